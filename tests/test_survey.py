@@ -4,15 +4,17 @@ Samples have fixed seeds. Where a test is of a share, it says how far chance wou
 """
 
 import math
+import re
 
 import pytest
 import torch
 
+import feasibly
 from feasibly.constraints import Linear
 from feasibly.denoisers import Denoiser
 from feasibly.oracles import Empirical, Gaussian, GaussianMixture
 from feasibly.problem import Problem
-from feasibly.schedules import EDM, VE, VP, LogLogit
+from feasibly.schedules import EDM, VE, VP, Cosine, LogLogit, Rectified
 from feasibly.survey import Survey
 
 COV = torch.tensor([[1.0, 0.6, 0.0], [0.6, 1.0, 0.2], [0.0, 0.2, 0.5]]).double()
@@ -137,3 +139,39 @@ def test_estimates_drift_where_the_network_is_told_another_noise_level(factor):
     mean = first + low / high * (1 - first)  # of the next state, in units of x
     expected = (last * mean / first - 1) ** 2
     assert survey.drift == pytest.approx(expected, rel=0.3, abs=1e-12)
+
+
+TWO = GaussianMixture(
+    torch.tensor([0.5, 0.5]),
+    torch.tensor([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]),
+    0.04 * torch.eye(3).expand(2, 3, 3),
+    VP(),
+)
+
+
+def noise(x, t):
+    """The noise of states of two modes under VP."""
+    alpha, sigma = (scale[:, None] for scale in VP()(t))
+    return (x - alpha * TWO(x, t).mean) / sigma
+
+
+@pytest.mark.parametrize(
+    ("kind", "schedule", "told"),
+    [
+        ("eps", VP(), ""),
+        ("eps", Cosine(), r"(?s)sigma = .*in scale.*kind, schedule, time.*wrap\(\.\.\., data="),
+        ("eps", Rectified(), r"sigma = .*in scale"),
+        ("v", VP(), r"(?s)sigma = .*as far off as a guess.*wrap\(\.\.\., data="),
+    ],
+    ids=lambda value: repr(value)[:12],
+)
+def test_a_wrong_wrap_does_not_restore_its_own_samples(kind, schedule, told):
+    """So that it is found without data. Chance has an allowance of three standard errors of 64
+    samples at four levels, and the right wrap is at most a guess, from which the bar is 0.1."""
+    fault = survey_of(feasibly.wrap(noise, kind, schedule), (3,)).fault
+    assert re.search(told, fault) if told else not fault
+
+
+def test_a_wrap_that_knows_its_data_is_not_told_to_pass_them():
+    net = feasibly.wrap(noise, "eps", Cosine(), mean=torch.zeros(3), scale=torch.ones(3))
+    assert "self_test" in survey_of(net, (3,)).fault

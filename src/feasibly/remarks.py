@@ -41,8 +41,8 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
 
 def level_remarks(survey: Survey) -> Iterator[str]:
     """Yields what is wrong with the noise levels of the schedule, or of the network."""
-    if survey.unmoved:
-        yield survey.unmoved
+    if survey.fault:
+        yield survey.fault
     else:
         yield from (found.sentence for found in survey.misfits())
 

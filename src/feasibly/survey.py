@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .arguments import whole
 from .checks.coverage import UNLIKE, Gaps, Misfit, channels, misfits, unmoved
+from .checks.readings import compared, restores
 from .constraints.base import Constraint
 from .errors import SamplingError
 from .members import calling
@@ -69,8 +70,8 @@ TURNED, TURNED_SAMPLES, TURNED_COMPONENTS = 0.1, 8, 16
 right angle, above which the solution set has several branches, and of how many samples and
 components the gradients are compared."""
 
-SAMPLES_SEED, LINE_SEED, AFFINE_SEED, ELEMENTS_SEED, DRIFT_SEED = (
-    2**32 - k for k in (2, 4, 7, 8, 10)
+SAMPLES_SEED, LINE_SEED, AFFINE_SEED, ELEMENTS_SEED, DRIFT_SEED, NOISY_SEED = (
+    2**32 - k for k in (2, 4, 7, 8, 10, 11)
 )
 """The seeds of the samples and of the noises, which no ensemble has."""
 
@@ -110,8 +111,8 @@ class Survey:
             estimates in units of the noise's variance. For data on a surface it comes to the
             surface's dimension. For normal data of variances :math:`\lambda_i` it is
             :math:`\sum_i \lambda_i / (\lambda_i + \sigma^2)`.
-        unmoved: What of states the denoiser leaves as noisy as it is, in a sentence; "" if it
-            denoises all of them.
+        fault: In a sentence, what of states the denoiser leaves as noisy as it is, or that it
+            does not restore samples of its own; "" for neither.
     """
 
     problem: Problem
@@ -124,7 +125,7 @@ class Survey:
     affine: float
     drift: float
     dimensions: tuple[tuple[float, float], ...]
-    unmoved: str = ""
+    fault: str = ""
 
     @classmethod
     @own_mode()
@@ -155,7 +156,7 @@ class Survey:
         sampler = Ancestral(spacing="noise", problem=problem)
         sampler = replace(sampler, steps=_steps(sampler) if steps is None else steps)
         between = 2 * (2 + len(WIDE)) + 3 * len(AFFINE_LEVELS) + 2
-        current().expect(size * (sampler.steps + 1) + SOME * between)
+        current().expect(size * (sampler.steps + 2 + len(WIDE)) + SOME * between)
         found, told, errors, moves = [], [], [], []
         for ids in torch.arange(size).split(batch or size):
             noise = problem.noise(seed, ids.tolist())
@@ -191,7 +192,7 @@ class Survey:
             affine=_affine(sampler, some, ids, unit, batch),
             drift=_drift(sampler, some, ids, [unit, problem.ends[1]], batch),
             dimensions=_dimensions(sampler, e),
-            unmoved=unmoved(torch.cat(moves, dim=1)),
+            fault=unmoved(torch.cat(moves, dim=1)) or _unrestored(sampler, x, levels[1:], batch),
         )
 
     def __str__(self) -> str:
@@ -433,6 +434,34 @@ def _drift(
     last = _estimates(sampler, alpha_s * mean.reshape(x.shape).to(x), times[0], ids, batch)
     varied = first.var(dim=0).sum()
     return float(_shares((last - first).square().mean(dim=0).sum(), varied))
+
+
+def _unrestored(sampler: Ancestral, x: Tensor, levels: Sequence[float], batch: int | None) -> str:
+    """Says at which noise level the denoiser's estimates of unconditional samples are worse than a
+    guess, or of another scale; nothing if they are not. What was stated for the network is then
+    wrong, such as its schedule."""
+    noise = MemberNoise(NOISY_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
+    ids = torch.zeros(len(x), dtype=torch.long, device=x.device)
+    shape = len(x), channels(x).values.shape[1], -1
+    for t, s in zip(*times_of(sampler, levels, x), strict=True):
+        alpha_t, _ = sampler.denoiser.schedule(t)
+        state = x + s.to(x) * noise()
+        x_hat = _estimates(sampler, alpha_t * state, t, ids, batch)
+        x_hat, clean, state = (v.double().reshape(shape) for v in (x_hat, x, state))
+        _, ratio, sure, slope = compared(x_hat, clean, state)
+        if not restores(sure, slope):
+            how = f"{ratio:.2g} times as far off as a guess"
+            if restores(sure, 1.0):
+                how = f"off in scale by a factor of {slope:.2g}"
+            cure = "pass clean samples as feasibly.wrap(..., data=...), which tests it"
+            if getattr(sampler.denoiser.denoiser, "data_moments", None) is not None:
+                cure = "test it on clean samples by feasibly.self_test"
+            return (
+                "The denoiser does not restore unconditional samples of its own: at noise level "
+                f"sigma = {s:.2g} its estimates are {how}. What was stated for the network may be "
+                f"wrong, such as its kind, schedule, time or conditions: {cure}."
+            )
+    return ""
 
 
 def _estimates(

@@ -921,8 +921,8 @@ def product(c):
     return law, (w[1] / w.sum()).item()
 
 
-def wide(law, n, prior=TWO, **options):
-    kernel = on(SMC(minimize=LAST, **options), prior, law)
+def wide(law, n, **options):
+    kernel = on(SMC(minimize=LAST, **options), TWO, law)
     result = sampled(kernel, n, (2,))
     assert result.feasible.all()
     told = [one for one in result.warnings if "The importance weights are not reliable" in one]
@@ -948,15 +948,6 @@ def test_where_weights_are_unreliable_they_are_not_shared_and_the_run_says_so():
     assert about.pareto_k > 0.7
     assert len(told) == 1
     assert "particles=4)" in told[0]  # to begin with, before they are doubled
-    assert "data=" not in told[0]
-
-    # what was stated for a wrapped network may be wrong, unless data have told that it is right
-    one = torch.arange(256) % 5 // 3  # shares of 0.6 and 0.4
-    data = CENTRES[one] + WIDTHS[one, None].sqrt() * randn(256, 2)
-    for clean in (None, data.float()):
-        net = feasibly.wrap(lambda x, t: TWO(x, t).mean, "x0", VP(), data=clean)
-        _, told, _ = wide(law, 128, prior=net, levels=levels, particles=1)
-        assert ["wrap(..., data=)" in one for one in told] == [clean is None]
 
 
 def test_modes_of_one_mean_keep_their_weights():

@@ -1,6 +1,6 @@
 r"""A network read in several ways, and how well each denoises data."""
 
-__all__ = ["ROWS", "Attempt", "Bench"]
+__all__ = ["ROWS", "Attempt", "Bench", "compared", "restores"]
 
 import math
 from collections.abc import Callable, Iterator
@@ -29,6 +29,9 @@ ROWS = 1024
 CAP = 100.0
 """The most that a sample's errors count where two readings are compared, so that one sample does
 not hide that a reading fails."""
+WORSE, STEEP = 1.1, 1.5
+"""How many times a guess's error an estimate's may be, and by how much the slope of data against
+estimates may be off, as a factor."""
 SCHEDULES = (VP, SubVP, Cosine, Rectified)
 """The schedules that a network is tried with in place of each other, all of a time in [0, 1]."""
 TIME = (
@@ -66,7 +69,7 @@ class Attempt:
     @property
     def good(self) -> bool:
         """Whether the network, read like this, denoises the data."""
-        return self.sure <= 1.1 and self.slope <= 1.5
+        return restores(self.sure, self.slope)
 
     @property
     def error(self) -> float:
@@ -221,43 +224,61 @@ class Bench:
         outputs: list[tuple[Tensor, Scales, Tensor]],
         data: Tensor,
     ) -> Attempt:
-        x_0 = self._repeated(data)
-        ratios, sure, slopes = [], [], [1.0]
-        clean, number = self._channels(x_0), self._channels(data)[:, 0].numel()
-        centre = clean[: len(data)].mean(dim=(0, 2), keepdim=True)
-        spread = (clean - centre).square().mean(dim=2) * number / (number - 1)
-        squares = torch.zeros(len(data), dtype=torch.float64, device=data.device)
-        for x_t, at, output in outputs:
-            x_hat = self._channels(self.adapter.inside(prediction(output, x_t, at)))
-            error = (x_hat - clean).square().mean(dim=2)
-            noise = (self._channels(x_t / at.alpha) - clean).square().mean(dim=2)
-            guess = torch.where(noise.mean(dim=0) < spread.mean(dim=0), noise, spread)
-            # what is left of the noise drowns in that of the next step; see Level.bound
-            least = DROWNED * noise.mean(dim=1, keepdim=True).expand_as(guess)
-            guess = torch.where(guess.mean(dim=0) < least.mean(dim=0), least, guess)
-            size = guess.mean(dim=0)
-            # each channel counts alike, so that a small one does not hide behind a large one
-            error, guess = (self._samples(v / size) for v in (error, guess))
-            squares += error.mean(dim=1)
-            relative, _ = _ratio(error.mean(dim=1), guess.mean(dim=1))
-            ratios.append(math.sqrt(relative))
-            for k in range(len(size)):
-                _, surely = _ratio(error[:, k], guess[:, k], len(size))
-                sure.append(math.sqrt(surely))
-            unit = torch.maximum(spread.mean(dim=0), least[0]).sqrt()[:, None]
-            left = (least[0] / unit[:, 0].square()).sum().item() * clean.shape[2]
-            x, y = (x_hat - centre) / unit, (clean - centre) / unit
-            slopes.append(_slope(x, y, self.copies, left))
-        return Attempt(change, remedy, ratios, max(sure), max(slopes), squares)
+        clean = self._channels(self._repeated(data))
+        found = [
+            compared(
+                self._channels(self.adapter.inside(prediction(output, x_t, at))),
+                clean,
+                self._channels(x_t / at.alpha),
+                self.copies,
+            )
+            for x_t, at, output in outputs
+        ]
+        squares, ratios, sure, slopes = zip(*found, strict=True)
+        error = torch.stack(squares).sum(dim=0)
+        return Attempt(change, remedy, list(ratios), max(sure), max(1.0, *slopes), error)
 
     def _channels(self, x: Tensor) -> Tensor:
         """Samples by channel, with shape (N, C, E), as the data are."""
         count = channels(self.data).values.shape[1]
         return x.double().reshape(len(x), count, -1)
 
-    def _samples(self, of_states: Tensor) -> Tensor:
-        """The mean over each sample's states, with shape (N, C)."""
-        return of_states.reshape(self.copies, -1, of_states.shape[1]).mean(dim=0)
+
+def compared(
+    x_hat: Tensor, clean: Tensor, state: Tensor, copies: int = 1
+) -> tuple[Tensor, float, float, float]:
+    """Compares estimates of clean samples with a guess: their mean, or the noisy state itself.
+
+    All three have the shape (copies N, C, E), by channel, with the copies one after the other.
+    Returns the squared errors in units of a guess's, with shape (N), and `ratio`, `sure` and
+    `slope` as in :class:`Attempt`, at this noise level.
+    """
+    some = clean[: len(clean) // copies]
+    number, centre = some[:, 0].numel(), some.mean(dim=(0, 2), keepdim=True)
+    spread = (clean - centre).square().mean(dim=2) * number / (number - 1)
+    error = (x_hat - clean).square().mean(dim=2)
+    noise = (state - clean).square().mean(dim=2)
+    guess = torch.where(noise.mean(dim=0) < spread.mean(dim=0), noise, spread)
+    # what is left of the noise drowns in that of the next step; see Level.bound
+    least = DROWNED * noise.mean(dim=1, keepdim=True).expand_as(guess)
+    guess = torch.where(guess.mean(dim=0) < least.mean(dim=0), least, guess)
+    size = guess.mean(dim=0)
+    # each channel counts alike, so that a small one does not hide behind a large one; the mean is
+    # over each sample's states
+    error, guess = ((v / size).reshape(copies, len(some), -1).mean(dim=0) for v in (error, guess))
+    ratio, _ = _ratio(error.mean(dim=1), guess.mean(dim=1))
+    sure = [_ratio(error[:, k], guess[:, k], len(size))[1] for k in range(len(size))]
+    unit = torch.maximum(spread.mean(dim=0), least[0]).sqrt()[:, None]
+    left = (least[0] / unit[:, 0].square()).sum().item() * clean.shape[2]
+    x, y = (x_hat - centre) / unit, (clean - centre) / unit
+    slope = _slope(x, y, copies, left)
+    return error.mean(dim=1), math.sqrt(ratio), math.sqrt(max(sure)), slope
+
+
+def restores(sure: float, slope: float) -> bool:
+    """Whether estimates are no worse than a guess, and of the right scale; see
+    :class:`Attempt`."""
+    return sure <= WORSE and slope <= STEEP
 
 
 def _join(faults: list[str]) -> tuple[str, str]:

@@ -318,9 +318,10 @@ class SMC(Method):
         return begun, max(begun, last)
 
     def _ends(self, renews: Sequence[bool]) -> list[int]:
-        """The numbers of the times at which samples may be drawn: those that take gradients from
-        the noise level `levels.drawn` on."""
-        return [k for k in range(self._steps()[1], len(renews) - 1) if renews[k]]
+        """The numbers of the times at which samples may be drawn: the first by `levels.drawn`, and
+        those behind it that take gradients."""
+        _, first = self._steps()
+        return [first, *(k for k in range(first + 1, len(renews) - 1) if renews[k])]
 
     def _alike(self, noise: MemberNoise) -> tuple[bool, bool, int]:
         """Whether samples have the same conditions, whether they have the same targets too, and
