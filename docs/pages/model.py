@@ -62,9 +62,9 @@ print(denoiser)
 # ## Test it
 #
 # A wrong sign or a reversed time raises no error, but yields bad samples. Pass some clean samples
-# as `data`, so that `wrap` tests the network on them. Without them, a run tests it on unconditional
-# samples of its own and warns if it does not restore these, but some mistakes pass that test. Here
-# are two mistakes that `data` show.
+# as `data`, so that `wrap` tests the network on them. Without them, a run with a constraint tests
+# whether the network restores unconditional samples of its own, and warns if it does not. Many wrong
+# schedules pass that test. Here are two mistakes that `data` show.
 
 # %%
 from feasibly.problems.distributions import Checkerboard

@@ -61,6 +61,11 @@ LARGEST = 1e6
 NOTED = 0.1
 """The share of samples with unreliable weights above which a run warns."""
 
+UNTRIED = (
+    ". If that does not help, the kind, schedule or time that was stated for the network may be "
+    "wrong, which clean samples tell: pass them as feasibly.wrap(..., data=)"
+)
+
 UNTESTED = (
     "Samples whose conditions differ from those of sample 0 were not tested for plausibility, "
     "because the unconditional samples were drawn under the conditions of sample 0. The method "
@@ -309,6 +314,9 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
     current().erase()
     particles = max(getattr(kernel, "particles", 0) for kernel in kernels)
     more = f"method=SMC(particles={4 * particles}), which starts with four times as many"
+    wrapped = kernels[-1].denoiser.denoiser
+    if hasattr(wrapped, "predicts") and getattr(wrapped, "data_moments", None) is None:
+        more += UNTRIED
     doubted = doubts(result.first_populations, more)
     for sentence in (*complaints(kernels, result.statistics), *doubted):
         result.warnings.append(sentence)

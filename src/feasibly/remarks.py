@@ -21,10 +21,12 @@ UNITS = 1e-4
 
 def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
     """Yields what a user should know before sampling: that the schedule's noise does not fit the
-    data, that some of it is not denoised, that an equality asks for nothing, is in units far from
-    one, or is not resolved, that a residual is flat or jumps where samples are, or that the
-    constraint is far from the data."""
+    data, that some of it is not denoised, that samples are not restored, that an equality asks for
+    nothing, is in units far from one, or is not resolved, that a residual is flat or jumps where
+    samples are, or that the constraint is far from the data."""
     yield from level_remarks(survey)
+    if survey.unrestored:
+        yield survey.unrestored
     for part in constraint.parts:
         if part.equalities is not None:
             yield from _remarks(part.equalities, survey.samples)
@@ -41,8 +43,8 @@ def remarks(constraint: Constraint, survey: Survey) -> Iterator[str]:
 
 def level_remarks(survey: Survey) -> Iterator[str]:
     """Yields what is wrong with the noise levels of the schedule, or of the network."""
-    if survey.fault:
-        yield survey.fault
+    if survey.unmoved:
+        yield survey.unmoved
     else:
         yield from (found.sentence for found in survey.misfits())
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from .arguments import whole
 from .checks.coverage import UNLIKE, Gaps, Misfit, channels, misfits, unmoved
-from .checks.readings import compared, restores
+from .checks.readings import WORSE, compared, restores
 from .constraints.base import Constraint
-from .errors import SamplingError
+from .errors import DenoiserError, SamplingError
 from .members import calling
 from .messages import failure
 from .minimizers.base import finite, per_sample
@@ -111,8 +111,10 @@ class Survey:
             estimates in units of the noise's variance. For data on a surface it comes to the
             surface's dimension. For normal data of variances :math:`\lambda_i` it is
             :math:`\sum_i \lambda_i / (\lambda_i + \sigma^2)`.
-        fault: In a sentence, what of states the denoiser leaves as noisy as it is, or that it
-            does not restore samples of its own; "" for neither.
+        unmoved: What of states the denoiser leaves as noisy as it is, in a sentence; "" if it
+            denoises all of them.
+        unrestored: That the denoiser does not restore unconditional samples, in a sentence; "" if
+            it does, or if some of a state stays as noisy as it is.
     """
 
     problem: Problem
@@ -125,7 +127,8 @@ class Survey:
     affine: float
     drift: float
     dimensions: tuple[tuple[float, float], ...]
-    fault: str = ""
+    unmoved: str = ""
+    unrestored: str = ""
 
     @classmethod
     @own_mode()
@@ -149,6 +152,7 @@ class Survey:
         Raises:
             ValueError: If `size` is less.
             UnseenError: If fewer than 16 samples are finite.
+            DenoiserError: If all are equal.
             SamplingError: If a step fails.
         """
         whole("size", size, FEWEST, of="Survey.of")
@@ -174,6 +178,12 @@ class Survey:
                 "too few to compare samples with; test the denoiser with `python -m feasibly "
                 "check`."
             )
+        if not (x != x[0]).any():
+            raise DenoiserError(
+                f"All {len(x)} unconditional samples are equal. The denoiser's estimate does not "
+                "depend on the state: is the network trained, and does it receive x_t?"
+            )
+        idle = unmoved(torch.cat(moves, dim=1))
         unit = _least_unit(x, problem.ends[0])
         levels = [unit * level for level in (FINE, NARROW, *WIDE)]
         levels += [scale_of(x) * level for level in WIDE if scale_of(x) > unit]
@@ -192,7 +202,8 @@ class Survey:
             affine=_affine(sampler, some, ids, unit, batch),
             drift=_drift(sampler, some, ids, [unit, problem.ends[1]], batch),
             dimensions=_dimensions(sampler, e),
-            fault=unmoved(torch.cat(moves, dim=1)) or _unrestored(sampler, x, levels[1:], batch),
+            unmoved=idle,
+            unrestored="" if idle else _unrestored(sampler, x, levels[1:], batch),
         )
 
     def __str__(self) -> str:
@@ -439,7 +450,7 @@ def _drift(
 def _unrestored(sampler: Ancestral, x: Tensor, levels: Sequence[float], batch: int | None) -> str:
     """Says at which noise level the denoiser's estimates of unconditional samples are worse than a
     guess, or of another scale; nothing if they are not. What was stated for the network is then
-    wrong, such as its schedule."""
+    wrong, such as its schedule. Estimates that are not finite are left out."""
     noise = MemberNoise(NOISY_SEED, range(len(x)), x.shape[1:], dtype=x.dtype, device=x.device)
     ids = torch.zeros(len(x), dtype=torch.long, device=x.device)
     shape = len(x), channels(x).values.shape[1], -1
@@ -447,12 +458,15 @@ def _unrestored(sampler: Ancestral, x: Tensor, levels: Sequence[float], batch: i
         alpha_t, _ = sampler.denoiser.schedule(t)
         state = x + s.to(x) * noise()
         x_hat = _estimates(sampler, alpha_t * state, t, ids, batch)
-        x_hat, clean, state = (v.double().reshape(shape) for v in (x_hat, x, state))
+        good = finite(x_hat)
+        if int(good.sum()) < FEWEST:
+            continue
+        x_hat, clean, state = (v.double().reshape(shape)[good] for v in (x_hat, x, state))
         _, ratio, sure, slope = compared(x_hat, clean, state)
         if not restores(sure, slope):
-            how = f"{ratio:.2g} times as far off as a guess"
-            if restores(sure, 1.0):
-                how = f"off in scale by a factor of {slope:.2g}"
+            how = f"off in scale by a factor of {slope:.2g}"
+            if sure > WORSE:
+                how = f"{ratio:.2g} times as far off as a guess"
             cure = "pass clean samples as feasibly.wrap(..., data=...), which tests it"
             if getattr(sampler.denoiser.denoiser, "data_moments", None) is not None:
                 cure = "test it on clean samples by feasibly.self_test"

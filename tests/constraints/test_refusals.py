@@ -229,6 +229,7 @@ USED = {
         (Equality(lambda x: [x.sum(dim=1)], 1e-6), FLAT),
         (Inequality(lambda x: (x[:, 0], x[:, 1]), 1e-6), FLAT),
         (Scalar(lambda x: None, 1e-6), FLAT),
+        (Observation(lambda x: [x[:, :2]], [1.0, 2.0], 1e-6), FLAT),
     ],
     r"frames \[0, 5\] are requested": [
         (Decoded(Equality(torch.sin, 1e-6), frames((0, 5))), FLAT[..., None])

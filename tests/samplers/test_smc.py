@@ -921,8 +921,8 @@ def product(c):
     return law, (w[1] / w.sum()).item()
 
 
-def wide(law, n, **options):
-    kernel = on(SMC(minimize=LAST, **options), TWO, law)
+def wide(law, n, prior=TWO, **options):
+    kernel = on(SMC(minimize=LAST, **options), prior, law)
     result = sampled(kernel, n, (2,))
     assert result.feasible.all()
     told = [one for one in result.warnings if "The importance weights are not reliable" in one]
@@ -948,6 +948,15 @@ def test_where_weights_are_unreliable_they_are_not_shared_and_the_run_says_so():
     assert about.pareto_k > 0.7
     assert len(told) == 1
     assert "particles=4)" in told[0]  # to begin with, before they are doubled
+    assert "data=" not in told[0]
+
+    # what was stated for a wrapped network may be wrong, unless data have told that it is right
+    one = torch.arange(256) % 5 // 3  # shares of 0.6 and 0.4
+    data = CENTRES[one] + WIDTHS[one, None].sqrt() * randn(256, 2)
+    for clean in (None, data.float()):
+        net = feasibly.wrap(lambda x, t: TWO(x, t).mean, "x0", VP(), data=clean)
+        _, told, _ = wide(law, 128, prior=net, levels=levels, particles=1)
+        assert ["wrap(..., data=)" in one for one in told] == [clean is None]
 
 
 def test_modes_of_one_mean_keep_their_weights():
@@ -1007,6 +1016,34 @@ def test_levels_that_tell_nothing_take_no_gradient_and_higher_ones_no_particles(
     expected, last = kernel.expected(1), (2, 1)  # a prediction and one iteration
     assert each == (expected[0] - last[0], expected[1] - last[1])
     assert all(a < b for a, b in zip(expected, kernel.budget(1), strict=True))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_doubled_particles_are_drawn_together_and_within_budget(monkeypatch, late):
+    """Wherever the first of them are drawn; the scale of the others is not asked."""
+    scales = iter([0.0 if late else INF])
+    monkeypatch.setattr(smc, "scale_of", lambda x: next(scales, 0.0))
+    monkeypatch.setattr(smc, "smoothed", lambda log_z: (log_z, 0.9))  # doubled three times
+    prior = Gaussian(torch.zeros(4).double(), torch.eye(4).double(), LogLogit())
+    held = Linear(torch.eye(4)[:1].double(), double([0.5]), tolerance=1e-6)
+    spent, levels, n = Evaluations(), Levels(8.0, 2.0, 0.05, 1.0), 25
+    kernel, ends = on(SMC(steps=16, levels=levels, minimize=GaussNewton(1)), prior, held, (4,)), []
+    several = SMC._several
+
+    def noted(*arguments):
+        pool, last = several(*arguments)
+        ends.append(last)
+        return pool, last
+
+    monkeypatch.setattr(SMC, "_several", noted)
+    with counted(spent):
+        kernel.begin(MemberNoise(0, range(n), (4,), dtype=torch.float64))
+    possible = kernel._ends(kernel._renews(False))
+    assert len(possible) > 1
+    assert ends == [possible[-1 if late else 0]] * 4
+    forward, backward = kernel.budget(1)
+    assert spent.member_forward / n <= forward
+    assert spent.member_backward / n <= backward
 
 
 def test_with_few_levels_the_cost_is_counted_by_hand(monkeypatch):

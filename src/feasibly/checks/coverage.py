@@ -145,8 +145,8 @@ def misfits(
     (lowest, highest), (values, name) = ends, channels(x.double())
     mean = values.mean(dim=0)
     std = values.var(dim=0).mean(dim=1).sqrt()
-    # a constant has no spread to resolve; in float32 it may vary by rounding
-    varies = std > 1e-6 * mean.abs().amax(dim=1)
+    # a constant has no spread to resolve; in float32 it may vary by rounding, of the noise too
+    varies = std > 1e-6 * mean.abs().amax(dim=1).clamp_min(lowest)
     if not varies.any():
         return
     # of the spreads of many channels the least and the largest are so by chance, too

@@ -1,6 +1,6 @@
 r"""A network read in several ways, and how well each denoises data."""
 
-__all__ = ["ROWS", "Attempt", "Bench", "compared", "restores"]
+__all__ = ["ROWS", "WORSE", "Attempt", "Bench", "compared", "restores"]
 
 import math
 from collections.abc import Callable, Iterator

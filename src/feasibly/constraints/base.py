@@ -438,13 +438,14 @@ def real(values: Tensor) -> Tensor:
 def checked(values: Tensor, name: str) -> Tensor:
     """Refuses values of the function `name` that are no tensor."""
     if not isinstance(values, Tensor):
-        kind = type(values)
-        cure = "join several by torch.stack(..., dim=1)"
+        kind, cure = type(values), ""
+        if isinstance(values, (list, tuple)):
+            cure = " Join several by torch.stack(..., dim=1)."
         if kind.__module__ == "numpy":
-            cure = "use functions of torch, or pass f to constraints.BlackBox(f, tolerance)"
+            cure = " Use functions of torch, or pass f to constraints.BlackBox(f, tolerance)."
         raise ConstraintError(
-            f"{name} must return a tensor with one row per sample, but returned {kind.__name__}; "
-            f"{cure}."
+            f"{name} must return a tensor with one row per sample, but it returned "
+            f"{kind.__name__}.{cure}"
         )
     return values
 

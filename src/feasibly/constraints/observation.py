@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..arguments import typed
 from ..errors import ConstraintError
-from .base import Array, Limit, finite, real, rows
+from .base import Array, Limit, checked, finite, real, rows
 from .noise import Observed
 
 
@@ -58,7 +58,7 @@ class Observation(Observed):
         super().__init__(self.y, tolerance, noise, atol)
 
     def misfit(self, x: Tensor) -> Tensor:
-        A_x = self.A(x)
+        A_x = checked(self.A(x), "Observation(A=...)")
         if A_x.shape[1:] != self.y.shape:
             raise ConstraintError(
                 f"Observation: A(x) has shape {tuple(A_x.shape[1:])} for one sample, but y has "

@@ -16,9 +16,9 @@ WIDER = 2.0
 and part from each other at so many times that level."""
 
 DRAWN, DRAWN_GIVEN = 0.05, 0.1
-"""The noise level at which samples are drawn, in units of the data's scale, and the highest in
-units of the scale of the particles' estimates, which is smaller where a constraint leaves little.
-Below it, weights vary little."""
+"""Samples are drawn at the last step above this noise level, in units of the data's scale, or
+later: until the next level is at most so much of the scale of the particles' estimates, which is
+smaller where a constraint leaves little. Below it, weights vary little."""
 
 
 class Levels(NamedTuple):

@@ -263,7 +263,7 @@ class SMC(Method):
         """Takes K particles of each trajectory down to where samples are drawn: at the first of
         some steps whose noise level is low beside the scale of the particles' estimates, or else
         at the last of them. Returns its number too."""
-        last, _ = self._steps()
+        last, _ = self._steps()  # where there begin to be several
         copies = torch.arange(len(free.x), device=free.x.device).repeat(K)
         x, before = mapped(partial(taken, of=copies), (free.x, free.last))
         cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), before)
@@ -405,7 +405,7 @@ class SMC(Method):
         return forward, backward
 
     def expected(self, residuals: int = 1) -> tuple[float, float]:
-        """As :meth:`Method.expected`, for each of 100 samples."""
+        """As :meth:`Method.expected`, for each of 100 samples that are drawn by `levels.drawn`."""
         return self._cost(residuals, 1, 100, self._steps()[1])
 
     def _cost(self, residuals: int, times: int, B: int, last: int) -> tuple[float, float]:
