@@ -75,9 +75,8 @@ class Progress:
     def seconds_left(self) -> float:
         """The time left, at the rate of the current stage after its first evaluation, which also
         prepares it; at the rate of the stage before until then, and NaN in the first stage."""
-        if not math.isnan(self._since) and self.done > self._before:
-            self._pace = (self.clock() - self._since) / (self.done - self._before)
-        return self._pace * (self.total - self.done)
+        left = self.total - self.done
+        return self._pace * left if left or not self.done else 0.0
 
     @contextlib.contextmanager
     def part(self, name: str = "", expected: float | None = None) -> Generator[None]:
@@ -114,6 +113,8 @@ class Progress:
         self.done += done
         if math.isnan(self._since):
             self._since, self._before = self.clock(), self.done
+        elif self.done > self._before:
+            self._pace = (self.clock() - self._since) / (self.done - self._before)
         if self.done > self._ends[-1]:
             self._move(self.done - self._ends[-1])
         self.draw()
