@@ -169,11 +169,12 @@ def funnel(square: float) -> Posterior:
     log_w = -tau.square() / 2
     log_p = log_w - (square / variance + D * variance.log()) / 2  # of chi-square's density
 
+    modes = of_modes(log_p, [*zip(mu, cov.diag_embed(), strict=True)])
+
     def exact(n: int, generator: Generator) -> Tensor:
-        k = torch.multinomial(log_p.softmax(dim=0), n, True, generator=generator)
-        z = torch.randn(n, D + 1, generator=generator, dtype=torch.float64)
-        x = torch.nn.functional.normalize(z[:, 1:]) * math.sqrt(square)
-        return torch.cat([tau[k, None] + rest * z[:, :1], x], dim=1)
+        x = modes(n, generator)
+        x[:, 1:] = math.sqrt(square) * torch.nn.functional.normalize(x[:, 1:])
+        return x
 
     def gap(x: Tensor) -> Tensor:
         return x[:, 1:].square().sum(dim=1) / square - 1

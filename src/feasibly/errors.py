@@ -2,6 +2,7 @@
 
 __all__ = [
     "AS_REAL",
+    "IN_TORCH",
     "CalibrationWarning",
     "ConstraintError",
     "DenoiserError",
@@ -19,6 +20,9 @@ from typing import Any
 
 AS_REAL = "return its real part, or have real and imaginary parts as channels of the data"
 """What to do with complex outputs, for states are real."""
+
+IN_TORCH = "Use functions of torch, or pass f to constraints.BlackBox(f, tolerance)"
+"""What to do with a constraint's function of arrays."""
 
 
 def safe(text: str) -> str:

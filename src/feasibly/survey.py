@@ -186,7 +186,8 @@ class Survey:
         idle = unmoved(torch.cat(moves, dim=1))
         unit = _least_unit(x, problem.ends[0])
         levels = [unit * level for level in (FINE, NARROW, *WIDE)]
-        levels += [scale_of(x) * level for level in WIDE if scale_of(x) > unit]
+        if (typical := scale_of(x)) > unit:
+            levels += [typical * level for level in WIDE]
         some = x[:SOME]
         ids = torch.zeros(len(some), dtype=torch.long, device=problem.device)
         missed, varied = _bends(sampler, some, ids, levels, batch)
@@ -467,13 +468,13 @@ def _unrestored(sampler: Ancestral, x: Tensor, levels: Sequence[float], batch: i
             how = f"off in scale by a factor of {slope:.2g}"
             if sure > WORSE:
                 how = f"{ratio:.2g} times as far off as a guess"
-            cure = "pass clean samples as feasibly.wrap(..., data=...), which tests it"
+            fix = "pass clean samples as feasibly.wrap(..., data=...), which tests it"
             if getattr(sampler.denoiser.denoiser, "data_moments", None) is not None:
-                cure = "test it on clean samples by feasibly.self_test"
+                fix = "test it on clean samples by feasibly.self_test"
             return (
                 "The denoiser does not restore unconditional samples of its own: at noise level "
                 f"sigma = {s:.2g} its estimates are {how}. What was stated for the network may be "
-                f"wrong, such as its kind, schedule, time or conditions: {cure}."
+                f"wrong, such as its kind, schedule, time or conditions: {fix}."
             )
     return ""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import members
 from ..constraints import BlackBox
 from ..constraints.base import Constraint
-from ..errors import ConstraintError, DenoiserError
+from ..errors import IN_TORCH, ConstraintError, DenoiserError
 from ..machine import exhausted, is_exhausted
 from ..network import Network, explained
 from .derivatives import LENGTH, unlike_gradient
@@ -113,13 +113,13 @@ def check_denoiser(
     except Exception as error:
         if is_exhausted(error):
             raise DenoiserError(exhausted("The denoiser", error, len(x_t))) from error
-        cure = (
+        fix = (
             "Check `shape`, which is that of one sample, `dtype` and `device` against what the "
             "network expects"
         )
         raise DenoiserError(
             f"The denoiser failed on a state of shape {_of(x_t)} ({type(error).__name__}: "
-            f"{error}). {explained(error) or cure}."
+            f"{error}). {explained(error) or fix}."
         ) from error
     if gradient and not x_0.requires_grad:
         raise DenoiserError(
@@ -198,7 +198,7 @@ def _advice(error: Exception) -> str:
     if meant := explained(error):
         return meant
     if "numpy" in str(error):
-        return "Use functions of torch, or pass f to constraints.BlackBox(f, tolerance)"
+        return IN_TORCH
     if "Boolean" in str(error):
         return COMPARISON
     if isinstance(error, IndexError):

@@ -31,7 +31,7 @@ from torch import Tensor
 from .. import members
 from ..arguments import typed
 from ..derivatives import ordinary
-from ..errors import ConstraintError
+from ..errors import IN_TORCH, ConstraintError
 
 Array = Tensor | ArrayLike
 """Numbers as a user gives them: a number, a list, an array or a tensor."""
@@ -438,14 +438,14 @@ def real(values: Tensor) -> Tensor:
 def checked(values: Tensor, name: str) -> Tensor:
     """Refuses values of the function `name` that are no tensor."""
     if not isinstance(values, Tensor):
-        kind, cure = type(values), ""
+        kind, fix = type(values), ""
         if isinstance(values, (list, tuple)):
-            cure = " Join several by torch.stack(..., dim=1)."
+            fix = " Join several by torch.stack(..., dim=1)."
         if kind.__module__ == "numpy":
-            cure = " Use functions of torch, or pass f to constraints.BlackBox(f, tolerance)."
+            fix = f" {IN_TORCH}."
         raise ConstraintError(
             f"{name} must return a tensor with one row per sample, but it returned "
-            f"{kind.__name__}.{cure}"
+            f"{kind.__name__}.{fix}"
         )
     return values
 

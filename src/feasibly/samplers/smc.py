@@ -73,8 +73,8 @@ class SMC(Method):
     half have a Cauchy distribution of scale one around the logarithm of `levels.spread`. Modes
     separate near that level, so that longer steps bias their weights.
 
-    Once, at the noise level `levels.drawn` or below, where the noise is low beside the scale of
-    the estimates too, the samples are drawn from all particles of the population, by
+    Once, at the noise level `levels.drawn` or below, where the noise is low compared with the
+    scale of the estimates too, the samples are drawn from all particles of the population, by
     Pareto-smoothed weights. So a mode has its weight, although few trajectories lead to it. The
     diagnostic k-hat of the mean weights of trajectories tells whether this can be trusted. If it
     is above 0.7, or if their effective sample size is too small for `error`, each trajectory gets
@@ -261,14 +261,16 @@ class SMC(Method):
         self, free: Cloud, walk: Walk, K: int, ends: Sequence[int]
     ) -> tuple[Weighted, int]:
         """Takes K particles of each trajectory down to where samples are drawn: at the first of
-        some steps whose noise level is low beside the scale of the particles' estimates, or else
-        at the last of them. Returns its number too."""
+        some steps whose noise level is low compared with the scale of the particles' estimates, or
+        else at the last of them. Returns its number too."""
         last, _ = self._steps()  # where there begin to be several
         copies = torch.arange(len(free.x), device=free.x.device).repeat(K)
         x, before = mapped(partial(taken, of=copies), (free.x, free.last))
         cloud = Cloud(x, free.log_w.expand(K, -1), free.log_h.expand(K, -1), before)
         for end in ends:
             cloud, last = self.weigh(cloud, walk, last, end), end
+            if end == ends[-1]:
+                break
             estimates = cloud.x if cloud.last is None else cloud.last.x_0
             if self.noise_level(walk.times[end + 1]) <= DRAWN_GIVEN * scale_of(estimates):
                 break
