@@ -21,7 +21,7 @@ class Comparison:
         columns: What its tables show.
         figures: What its figures show, by what is added to the study's name in their files.
         protocol: The number of references and of members of the labels that have others than
-            their problem's: 16 and 8 on KS, 3 and 16 on the weather.
+            their problem's: 16 and 8 on KS, 4 and 16 on the weather.
         only: The posteriors that a label is run on, if not all; on `exact` the kinds of problem,
             `equalities`, `few equalities` and `inequalities`.
         rows: Returns the rows of its table, from its records; None for the mean of each label.

@@ -118,7 +118,7 @@ class WeatherBench(ObservedBench):
 
     problem = "weather"
     kinds = ("state", "wind", "sine")
-    protocol = (3, 16)
+    protocol = (4, 16)
 
     def case(self, setting: Record) -> ObservedCase:
         prior = priors.load("weather").to(self.device)

@@ -138,7 +138,7 @@ STUDY = Study(
                     "PPR, paper's setting",
                     *(NAMES.get(name, name) for name in WEATHER_CHOICES),
                 ),
-                (3, 8),
+                (4, 8),
             ),
         ),
     },
