@@ -102,11 +102,11 @@ def exhausted(where: str, error: BaseException, states: int) -> str:
     """Says that memory ran out while this was done, with so many states in a batch, and what
     helps."""
     said = str(error).split(". ")[0] or type(error).__name__
-    cure = f"use a smaller batch_size, such as {states // 2}"
+    fix = f"use a smaller batch_size, such as {states // 2}"
     if states == 1:
-        cure = "use a method without gradients, lower precision or a larger machine"
+        fix = "use a method without gradients, lower precision or a larger machine"
     noun = "sample" if states == 1 else "samples"
-    return f"{where} ran out of memory with {states} {noun} in a batch ({said}); {cure}."
+    return f"{where} ran out of memory with {states} {noun} in a batch ({said}); {fix}."
 
 
 def _free() -> int:

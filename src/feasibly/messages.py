@@ -114,7 +114,8 @@ def shortfall(result: Result, kernel: Method) -> str:
     if not bad.any() or kernel.constraint.exact is None or (some < all_of and not kernel.lands):
         return said
     missed, rows = result.ratio[bad], bad.nonzero().flatten()[:TRIED].tolist()
-    why = advice(kernel, result.samples[rows], [result.members[i] for i in rows])
+    most = 2 * int(bad.sum()) > all_of
+    why = advice(kernel, result.samples[rows], [result.members[i] for i in rows], most=most)
     if some < all_of:
         number = len(missed)
         verb = "does" if number == 1 else "do"
@@ -145,7 +146,7 @@ def non_finite(result: Result, kernel: Method) -> str:
 
 
 @torch.no_grad()
-def advice(kernel: Method, x: Tensor, ids: Sequence[int]) -> str:
+def advice(kernel: Method, x: Tensor, ids: Sequence[int], *, most: bool = False) -> str:
     """Says why samples are infeasible, and what helps: longer and freer projections are tried on
     them, and whether the tolerance is below rounding.
 
@@ -153,6 +154,7 @@ def advice(kernel: Method, x: Tensor, ids: Sequence[int]) -> str:
         kernel: The kernel.
         x: A few infeasible samples, which are finite, with shape (B, *).
         ids: The indices of the samples.
+        most: Whether most samples of the run are infeasible.
     """
     name = "last" if getattr(kernel, "last", None) else "minimize"
     search, constraint = getattr(kernel, name, None), kernel.constraint.exact
@@ -201,11 +203,13 @@ def advice(kernel: Method, x: Tensor, ids: Sequence[int]) -> str:
             "hundred iterations: rescale the components of the residual to similar sizes, or "
             "raise the tolerance."
         )
-    return (
-        "Projections of these samples end in a local minimum of the violation, so that more "
-        "iterations do not help. Allow more `attempts`; if most samples end like this, the "
-        "constraint may be impossible to satisfy, or far from the model's distribution."
-    )
+    end = "Projections of these samples end in a local minimum of the violation, so that more "
+    if most:
+        return (
+            f"{end}iterations do not help. The constraint may be impossible to satisfy, or far "
+            "from the model's distribution."
+        )
+    return f"{end}iterations do not help: allow more `attempts`."
 
 
 def implausible(some: int, all_of: int, attempts: int = 1) -> str:

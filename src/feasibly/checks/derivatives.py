@@ -233,7 +233,7 @@ def _flat(part: Constraint, x: Tensor, r: Tensor) -> str:
     if not (share > FLAT).any():
         return ""
     often = flat[:, share > FLAT].double().mean(dim=0).max().item()
-    cure = (
+    fix = (
         "State it as Inequality(g, tolerance): relu(g) = 0 means g <= 0, and clamp(x, max=1) = 1 "
         "means x >= 1, or 1 - x <= 0."
         if exact
@@ -243,7 +243,7 @@ def _flat(part: Constraint, x: Tensor, r: Tensor) -> str:
     return (
         f"{part!r}: a component of the residual is flat, with a zero gradient, on {often:.0%} of "
         "unconditional samples, and the constraint allows such samples. Nothing leads a sampler "
-        f"to them, so it may miss them. {cure}"
+        f"to them, so it may miss them. {fix}"
     )
 
 

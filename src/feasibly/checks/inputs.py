@@ -39,19 +39,19 @@ def check_parts(name: str, denoiser: Any, constraint: Any) -> None:
         return
     got = type(constraint).__name__
     if isinstance(constraint, type):
-        got, cure = f"the class {constraint.__name__}", "pass an instance of it"
+        got, fix = f"the class {constraint.__name__}", "pass an instance of it"
     elif isinstance(constraint, list | tuple):
-        cure = "join several with Composite([a, b])"
+        fix = "join several with Composite([a, b])"
     elif callable(getattr(constraint, "schedule", None)):
-        cure = f"this is a denoiser; {order}"
+        fix = f"this is a denoiser; {order}"
     elif callable(constraint):
-        cure = (
+        fix = (
             "state a function r(x) that is zero where the constraint holds as Equality(r, "
             "tolerance=1e-6)"
         )
     else:
-        cure = "choose one of feasibly.constraints"
-    raise ValueError(f"{name}(constraint=...) takes a constraint, got {got}; {cure}.")
+        fix = "choose one of feasibly.constraints"
+    raise ValueError(f"{name}(constraint=...) takes a constraint, got {got}; {fix}.")
 
 
 def as_data(data: Any) -> Tensor:

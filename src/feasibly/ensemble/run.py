@@ -223,8 +223,9 @@ def run(
     summary = Summary.read(store).write()
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
-        words = f"{summary.violations()} {advice(last, *_missed(summary, problem.device))}"
-        advise(words, InfeasibleWarning)
+        most = len(summary.infeasible) > summary.feasible
+        why = advice(last, *_missed(summary, problem.device), most=most)
+        advise(f"{summary.violations()} {why}", InfeasibleWarning)
     for words in (*summary.warnings, *summary.doubts()):
         advise(words, CalibrationWarning)
     return summary
