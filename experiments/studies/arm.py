@@ -150,8 +150,7 @@ MEASUREMENT = Measurement(
     columns={
         "task": ("task", TEXT),
         "label": ("method", TEXT),
-        "reached": ("reached", "{:.0%}"),
-        "clear": ("clear", "{:.0%}"),
+        "both": ("feasible", "{:.0%}"),
         "plausible": ("plausible", "{:.0%}"),
         "jerk": ("jerk", "{:.2f}"),
         "weights": ("error of weights", "{:.2f}"),

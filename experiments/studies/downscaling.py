@@ -141,7 +141,6 @@ COLUMNS: Columns = {
     "apart": ("difference from the default", TEXT),
     "ratio": ("spread / skill", "{:.2f}"),
     "outside": ("truth outside", "{:.2f}"),
-    "feasible": ("means kept", "{:.0%}"),
     "residual": ("largest error of a mean", "{:.0e}"),
     "evaluations": ("evaluations", TEXT),
 }
