@@ -10,6 +10,7 @@ import feasibly
 from feasibly import Bounds, Composite, Equality, Linear
 from feasibly.checks.balanced import balanced
 from feasibly.constraints import Decoded, EachMember, Mask, Observation
+from feasibly.minimizers import LBFGS
 from feasibly.oracles import Gaussian
 from feasibly.schedules import VP
 
@@ -92,6 +93,22 @@ def test_parts_with_noise_and_inequalities_stay_in_their_units():
     size = (whole.equalities.residual(X + 1) - whole.equalities.residual(X)).abs()
     assert size.max() < 3 * size.min()
     torch.testing.assert_close(whole.assess(X), Composite(parts).assess(X))
+
+
+@pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning")
+def test_more_components_than_unknowns_keep_the_users_weights():
+    """They do not all vanish, so that weights decide where the least violation is."""
+    sizes = torch.tensor([10.0, 1.0, 1.0, 1.0, 1.0, 10.0])
+    targets = torch.tensor([0.5, 0.8, 0.9, -0.2, 0.1, 0.4])
+
+    def residual(x):
+        y = x + 0.2 * x.square()
+        return sizes.to(x) * (y.repeat_interleave(3, dim=1) - targets.to(x))
+
+    least = LBFGS(100, max_step=None)(lambda x: (residual(x), x), torch.zeros(1, 2).double()).value
+    constraint = Equality(residual, 1.05 * least.item())
+    prior = Gaussian(torch.zeros(2), torch.eye(2), VP())
+    assert feasibly.sample(prior, constraint, 32, (2,)).feasible.all()
 
 
 def test_targets_of_members_are_rescaled_too():

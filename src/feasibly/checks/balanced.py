@@ -41,11 +41,12 @@ def balanced(constraint: Constraint, x: Tensor) -> Constraint:
     r"""Returns an equivalent constraint whose residual components are of similar size, so that
     :math:`J V J^\top` is well conditioned; the constraint itself, if it has this form already.
 
-    Each component is divided by how much it changes if a sample changes by white noise. The rows
-    of an affine residual become orthonormal, unless they are too many. What is feasible does not
-    change, nor does the reported violation. Components with noise are in units of their errors
-    already. A function that is affine is marked as linear, because most methods then take fewer
-    steps.
+    Each component is divided by how much it changes if a sample changes by white noise, unless
+    there are more components than unknowns: if they cannot all vanish, other weights would have
+    another minimum. The rows of an affine residual become orthonormal, unless they are too many.
+    What is feasible does not change, nor does the reported violation. Components with noise are in
+    units of their errors already. A function that is affine is marked as linear, because most
+    methods then take fewer steps.
 
     Arguments:
         constraint: The constraint.
@@ -196,7 +197,21 @@ def _gains(equalities: Constraint, x: Tensor) -> _Change:
     known = changes.isfinite() & (changes > 0)
     changes = torch.where(known, changes, changes[known].amax() if known.any() else 1.0)
     gains = changes.amax() / changes
-    return _Change(gains, 1 / gains, trivial=bool(gains.amax() <= UNEVEN))
+    even = bool(gains.amax() <= UNEVEN)
+    return _Change(gains, 1 / gains, trivial=even or 0 < _unknowns(equalities, x) < len(gains))
+
+
+@torch.enable_grad()
+def _unknowns(equalities: Constraint, x: Tensor) -> int:
+    """Returns how many elements of a sample the residual depends on; 0 if it has no gradient."""
+    z = x[:1].detach().requires_grad_()
+    r = equalities.residual(z)
+    weights = torch.randn(r.shape, generator=generator(0), dtype=torch.float64).to(r)
+    try:
+        (slope,) = torch.autograd.grad((r * weights).sum(), z)
+    except RuntimeError:
+        return 0
+    return int((slope != 0).sum())
 
 
 def _sizes(equalities: Constraint, x: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ OUTPUTS = ("state", "denoised", "projected")
 SPACINGS = ("time", "noise")
 CHOSEN: Any = None  # an option that a method chooses when it is bound
 BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
+AT_ONCE = 5  # of them, by as many points between bounds as these can end at
 
 
 class Start(NamedTuple):
@@ -383,11 +384,16 @@ def bisected(
 ) -> Tensor:
     """Returns where an increasing function has the given values, by bisection between bounds, all
     with one shape."""
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        below = function(middle) < values
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2
+    shape = values.shape
+    values, low, high = (each.reshape(1, -1) for each in (values, low, high))
+    share = torch.linspace(0, 1, 2**AT_ONCE + 1, dtype=low.dtype, device=low.device)[:, None]
+    for _ in range(BISECTIONS // AT_ONCE):
+        at = torch.lerp(low, high, share)
+        inside = at[1:-1]
+        found = function(inside.reshape(-1)).view_as(inside)
+        k = (found < values).sum(dim=0, keepdim=True)
+        low, high = at.gather(0, k), at.gather(0, k + 1)
+    return ((low + high) / 2).reshape(shape)
 
 
 def described(method: Method) -> str:
