@@ -266,13 +266,13 @@ def compared(
     # each channel counts alike, so that a small one does not hide behind a large one; the mean is
     # over each sample's states
     error, guess = ((v / size).reshape(copies, len(some), -1).mean(dim=0) for v in (error, guess))
-    ratio, _ = _ratio(error.mean(dim=1), guess.mean(dim=1))
-    sure = [_ratio(error[:, k], guess[:, k], len(size))[1] for k in range(len(size))]
+    ratio, _ = _ratios(error.mean(dim=1, keepdim=True), guess.mean(dim=1, keepdim=True))
+    _, sure = _ratios(error, guess)
     unit = torch.maximum(spread.mean(dim=0), least[0]).sqrt()[:, None]
     left = (least[0] / unit[:, 0].square()).sum().item() * clean.shape[2]
     x, y = (x_hat - centre) / unit, (clean - centre) / unit
     slope = _slope(x, y, copies, left)
-    return error.mean(dim=1), math.sqrt(ratio), math.sqrt(max(sure)), slope
+    return error.mean(dim=1), ratio.sqrt().item(), sure.max().sqrt().item(), slope
 
 
 def restores(sure: float, slope: float) -> bool:
@@ -333,18 +333,17 @@ def allowance(samples: int, of: int = 1) -> float:
     )
 
 
-def _ratio(errors: Tensor, guesses: Tensor, of: int = 1) -> tuple[float, float]:
-    """The mean error of the samples relative to a guess's, and the least that chance leaves to one
-    of so many."""
-    guess, count = guesses.mean(), len(errors)
-    ratio = (errors.mean() / guess).item()
-    if not math.isfinite(ratio):
-        return math.inf, math.inf
-    allowed = allowance(count, of)
-    if ratio > max(9.0, 1 + allowed**2 / count):  # no chance does that
-        return ratio, ratio
-    deviation = (errors - ratio * guesses).std() / (guess * math.sqrt(count))
-    return ratio, max(ratio - allowed * deviation.item(), 0.0)
+def _ratios(errors: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean errors of samples relative to a guess's, with shape (K), given those of K channels,
+    with shape (N, K); and the least that chance leaves to one of so many."""
+    guess, count = guesses.mean(dim=0), len(errors)
+    ratio = errors.mean(dim=0) / guess
+    ratio = ratio.where(ratio.isfinite(), math.inf)
+    allowed = allowance(count, len(ratio))
+    deviation = (errors - ratio * guesses).std(dim=0) / (guess * math.sqrt(count))
+    sure = (ratio - allowed * deviation).clamp_min(0)
+    beyond = ratio > max(9.0, 1 + allowed**2 / count)  # no chance does that
+    return ratio, ratio.where(beyond, sure)
 
 
 def _slope(x_hat: Tensor, x_0: Tensor, copies: int, left: float) -> float:

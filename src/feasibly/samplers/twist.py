@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..constraints.base import Constraint, Intervals
+from ..constraints.decoded import is_decoded
 from ..members import among
 from ..minimizers.base import finite, per_sample
 from ..network import Network
@@ -328,11 +329,14 @@ class Guide:
         if not len(around):
             return mean.new_empty((2, 0))
         std = 1 / math.sqrt(1 / sigma**2 + 1 / self.levels.spread**2)
-        values = [
-            torch.stack([self.constraint.intervals(mean + sign * std * n).values for n in around])
-            for sign in (1, -1)
-        ]
-        return torch.stack(values)
+        noise = torch.stack(list(around))
+        at_once = 1 if is_decoded(self.constraint) else max(1, LARGE // mean.numel())
+        rows, values = torch.arange(len(mean), device=mean.device), []
+        for some in (std * torch.cat([noise, -noise])).split(at_once):
+            with among(rows.repeat(len(some))):
+                found = self.constraint.intervals((mean + some).flatten(end_dim=1)).values
+            values.append(found.unflatten(0, (len(some), -1)))
+        return torch.cat(values).unflatten(0, (2, -1))
 
     def proposed(
         self,
