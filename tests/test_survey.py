@@ -184,6 +184,7 @@ def test_the_network_sees_all_samples_in_states_of_its_schedule():
         return alpha * x
 
     survey_of(feasibly.wrap(net, "x0", VP()), (64,))
+    assert len(seen) >= 20
     assert seen == pytest.approx([1] * len(seen), abs=0.1)
 
 

@@ -114,8 +114,8 @@ def shortfall(result: Result, kernel: Method) -> str:
     if not bad.any() or kernel.constraint.exact is None or (some < all_of and not kernel.lands):
         return said
     missed, rows = result.ratio[bad], bad.nonzero().flatten()[:TRIED].tolist()
-    most = 2 * int(bad.sum()) > all_of
-    why = advice(kernel, result.samples[rows], [result.members[i] for i in rows], most=most)
+    ids = [result.members[i] for i in rows]
+    why = advice(kernel, result.samples[rows], ids, none=some == all_of)
     if some < all_of:
         number = len(missed)
         verb = "does" if number == 1 else "do"
@@ -146,7 +146,7 @@ def non_finite(result: Result, kernel: Method) -> str:
 
 
 @torch.no_grad()
-def advice(kernel: Method, x: Tensor, ids: Sequence[int], *, most: bool = False) -> str:
+def advice(kernel: Method, x: Tensor, ids: Sequence[int], *, none: bool) -> str:
     """Says why samples are infeasible, and what helps: longer and freer projections are tried on
     them, and whether the tolerance is below rounding.
 
@@ -154,7 +154,7 @@ def advice(kernel: Method, x: Tensor, ids: Sequence[int], *, most: bool = False)
         kernel: The kernel.
         x: A few infeasible samples, which are finite, with shape (B, *).
         ids: The indices of the samples.
-        most: Whether most samples of the run are infeasible.
+        none: Whether no sample of the run is feasible.
     """
     name = "last" if getattr(kernel, "last", None) else "minimize"
     search, constraint = getattr(kernel, name, None), kernel.constraint.exact
@@ -203,13 +203,11 @@ def advice(kernel: Method, x: Tensor, ids: Sequence[int], *, most: bool = False)
             "hundred iterations: rescale the components of the residual to similar sizes, or "
             "raise the tolerance."
         )
-    end = "Projections of these samples end in a local minimum of the violation, so that more "
-    if most:
-        return (
-            f"{end}iterations do not help. The constraint may be impossible to satisfy, or far "
-            "from the model's distribution."
-        )
-    return f"{end}iterations do not help: allow more `attempts`."
+    unless = " unless the constraint is impossible, or far from the model's distribution"
+    return (
+        "Projections of these samples end in a local minimum of the violation, so more iterations "
+        f"do not help. Allow more `attempts`{',' + unless if none else ''}."
+    )
 
 
 def implausible(some: int, all_of: int, attempts: int = 1) -> str:

@@ -102,13 +102,33 @@ def test_more_components_than_unknowns_keep_the_users_weights():
     targets = torch.tensor([0.5, 0.8, 0.9, -0.2, 0.1, 0.4])
 
     def residual(x):
-        y = x + 0.2 * x.square()
+        y = x[:, :2] + 0.2 * x[:, :2].square()
         return sizes.to(x) * (y.repeat_interleave(3, dim=1) - targets.to(x))
 
-    least = LBFGS(100, max_step=None)(lambda x: (residual(x), x), torch.zeros(1, 2).double()).value
+    least = LBFGS(100, max_step=None)(lambda x: (residual(x), x), torch.zeros(1, 8).double()).value
     constraint = Equality(residual, 1.05 * least.item())
-    prior = Gaussian(torch.zeros(2), torch.eye(2), VP())
-    assert feasibly.sample(prior, constraint, 32, (2,)).feasible.all()
+    prior = Gaussian(torch.zeros(8), torch.eye(8), VP())
+    assert feasibly.sample(prior, constraint, 32, (8,)).feasible.all()
+
+
+TEN = torch.tensor([10.0, 1.0, 1.0, 1.0, 1.0, 10.0])
+
+
+@pytest.mark.parametrize(
+    "residual",
+    [
+        lambda x: TEN * torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0]) * (x**3 - 1),
+        lambda x: TEN * (x - 0.5).relu(),
+        lambda x: TEN * (x**3 - 1).detach(),
+        lambda x: TEN * x**3,
+    ],
+    ids=["masked", "flat in places", "without derivatives", "flat at zero"],
+)
+def test_components_that_may_all_vanish_are_rescaled(residual):
+    """What never changes is none, and a gradient at one sample does not show all unknowns."""
+    x = torch.zeros(2, 6)
+    x[0, :3] = torch.tensor([-1.0, 0.2, 1.5])
+    assert balanced(Equality(residual, 1e-6), x).own is not None
 
 
 def test_targets_of_members_are_rescaled_too():

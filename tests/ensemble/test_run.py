@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from feasibly import PPR, Ancestral, ensemble
-from feasibly.constraints import Inequality
+from feasibly.constraints import Equality, Inequality
 from feasibly.ensemble import Footprint, Store, Summary, memory
 from feasibly.errors import CalibrationWarning, DenoiserError, InfeasibleWarning, StoreError
 from feasibly.minimizers import GaussNewton
+from feasibly.samplers import PostHoc
 from tests.ensemble.conftest import (
     MEMBERS,
     PLAIN,
@@ -218,6 +219,9 @@ def test_some_infeasible_members_are_news_of_methods_that_end_on_the_constraint_
     for constraint, method in [(none, Ancestral), (some, Steering)]:
         kernel = on(method(steps=4, order=1, spacing="time"), Disturbed(), constraint)
         assert draw(tmp_path / method.__name__, kernel=kernel, attempts=1).infeasible
+    nowhere = Equality(lambda x: x[:, :1].square() + 1, 1e-6)
+    with pytest.warns(InfeasibleWarning, match="8 of 8 samples .* unless the constraint is imp"):
+        draw(tmp_path / "nowhere.zarr", kernel=on(PostHoc(steps=4), Disturbed(), nowhere))
     with pytest.warns(InfeasibleWarning, match="8 of 8 samples"):
         draw(tmp_path / "none.zarr", kernel=on(Steering(steps=4), Disturbed(), none))
 

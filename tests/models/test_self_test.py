@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import feasibly
+from feasibly.checks import readings
 from feasibly.denoisers.predictions import PREDICTIONS
 from feasibly.errors import DenoiserError
 from feasibly.models.tables import AlphaBar
@@ -29,6 +30,16 @@ def test_what_is_right_passes_with_few_samples_and_many(kind, path, exact, paths
     to win by a hundredth besides."""
     for rows in (8, 512):
         feasibly.wrap(exact(kind, paths[path]), kind, SCHEDULES[path], data=data[:rows])
+
+
+def test_an_error_that_no_chance_explains_is_its_own_lower_bound():
+    """Also one that is infinite, or compared with a guess that is right."""
+    errors = torch.tensor([[20.0, torch.inf, 1.0, 1.1], [20.0, 1.0, 1.0, 0.9]]).repeat(8, 1)
+    guesses = torch.tensor([1.0, 1.0, 0.0, 1.0]).expand(16, 4)
+    ratio, sure = readings._ratios(errors, guesses)
+    assert ratio.tolist() == [20.0, torch.inf, torch.inf, 1.0]
+    assert sure.tolist()[:3] == ratio.tolist()[:3]
+    assert sure[3] < 0.95
 
 
 def test_what_is_right_passes_on_data_drawn_from_the_same_seed():

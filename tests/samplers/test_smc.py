@@ -468,6 +468,17 @@ def test_a_normal_steps_weight_is_the_ratio_of_its_densities():
     torch.testing.assert_close(ratio, p - q)
 
 
+def test_pairs_around_an_estimate_have_its_own_target():
+    law = EachMember(Equality(lambda x: x[:, :1].square(), 1e-6), randn(5, 1, seed=9).abs())
+    guide, t, x_t = on(SMC(), PRIOR, law).guide, double(0.6), randn(5, 3)
+    around = list(randn(4, 1, 3, seed=2))
+    with members.calling(range(5)):
+        found = guide.twist(x_t, t, around).log_h
+        for k in range(5):
+            alone = guide.twist(x_t[k : k + 1], t, around, of=torch.tensor([k])).log_h
+            torch.testing.assert_close(found[k : k + 1], alone)
+
+
 def test_a_curved_value_adds_its_curvature_to_normal_steps(monkeypatch):
     monkeypatch.setattr(twist, "MOST", 0)  # so that one value counts as many
     law = Equality(lambda x: x[:, :1].square() - 1, tolerance=1e-6)

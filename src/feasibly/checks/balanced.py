@@ -41,9 +41,9 @@ def balanced(constraint: Constraint, x: Tensor) -> Constraint:
     r"""Returns an equivalent constraint whose residual components are of similar size, so that
     :math:`J V J^\top` is well conditioned; the constraint itself, if it has this form already.
 
-    Each component is divided by how much it changes if a sample changes by white noise, unless
-    there are more components than unknowns: if they cannot all vanish, other weights would have
-    another minimum. The rows of an affine residual become orthonormal, unless they are too many.
+    Each component is divided by how much it changes if a sample changes by white noise. If there
+    are more components than unknowns, the user's weights are kept, because the least violation
+    depends on them. The rows of an affine residual become orthonormal, unless they are too many.
     What is feasible does not change, nor does the reported violation. Components with noise are in
     units of their errors already. A function that is affine is marked as linear, because most
     methods then take fewer steps.
@@ -193,42 +193,48 @@ def _orthonormal(equalities: Constraint, x: Tensor) -> _Change | None:
 
 def _gains(equalities: Constraint, x: Tensor) -> _Change:
     """Returns the change by which components are of similar size, one factor each."""
-    changes = _sizes(equalities, x)
+    near = _near(x)
+    r = torch.cat([equalities.residual(z) for z in near.split(1)])
+    changes = r.double().diff(dim=0).square().mean(dim=0).sqrt()
     known = changes.isfinite() & (changes > 0)
     changes = torch.where(known, changes, changes[known].amax() if known.any() else 1.0)
     gains = changes.amax() / changes
     even = bool(gains.amax() <= UNEVEN)
-    return _Change(gains, 1 / gains, trivial=even or 0 < _unknowns(equalities, x) < len(gains))
+    trivial = even or 0 < _unknowns(equalities, near) < int(known.sum())
+    return _Change(gains, 1 / gains, trivial=trivial)
+
+
+def _near(x: Tensor) -> Tensor:
+    """Returns a sample with white noise of the samples' scale, several times."""
+    # of each channel: white noise of the largest one's scale would tell nothing of a small one
+    scale = x.std(dim=tuple(range(2, x.ndim)), keepdim=True).mean(dim=0) if x.ndim > 2 else x.std()
+    return x[:1] + scale * torch.randn((PROBES, *x.shape[1:]), generator=generator(0)).to(x)
 
 
 @torch.enable_grad()
-def _unknowns(equalities: Constraint, x: Tensor) -> int:
-    """Returns how many elements of a sample the residual depends on; 0 if it has no gradient."""
-    z = x[:1].detach().requires_grad_()
-    r = equalities.residual(z)
-    weights = torch.randn(r.shape, generator=generator(0), dtype=torch.float64).to(r)
-    try:
-        (slope,) = torch.autograd.grad((r * weights).sum(), z)
-    except RuntimeError:
+def _unknowns(equalities: Constraint, near: Tensor) -> int:
+    """Returns how many elements of a sample the residual depends on, as its gradients at some
+    samples show; 0 if it has none."""
+    if _is_opaque(equalities):
         return 0
-    return int((slope != 0).sum())
+    found = torch.zeros_like(near[0], dtype=torch.bool)
+    for z in near[: 1 if is_decoded(equalities) else PROBES].clone().split(1):
+        r = equalities.residual(z.requires_grad_())
+        if not r.requires_grad:
+            return 0
+        weights = torch.randn(r.shape, generator=generator(0), dtype=torch.float64).to(r)
+        found |= torch.autograd.grad((r * weights).sum(), z)[0][0] != 0
+    return int(found.sum())
 
 
-def _sizes(equalities: Constraint, x: Tensor) -> Tensor:
-    """Returns how much each component changes with white noise of the samples' scale."""
-    # of each channel: white noise of the largest one's scale would tell nothing of a small one
-    scale = x.std(dim=tuple(range(2, x.ndim)), keepdim=True).mean(dim=0) if x.ndim > 2 else x.std()
-    noise = scale * torch.randn((PROBES, *x.shape[1:]), generator=generator(0)).to(x)
-    r = torch.cat([equalities.residual(x[:1] + n) for n in noise.split(1)])
-    return r.double().diff(dim=0).square().mean(dim=0).sqrt()
+def _is_opaque(constraint: Constraint) -> bool:
+    return any(isinstance(part, BlackBox) for part in constraint.parts)
 
 
 def _is_affine(constraint: Constraint, x: Tensor) -> bool:
     """Whether each component is an affine function, as far as the middles of random pairs of
     points show."""
-    if constraint.inequalities is not None or any(
-        isinstance(part, BlackBox) for part in constraint.parts
-    ):
+    if constraint.inequalities is not None or _is_opaque(constraint):
         return False
     lines = 1 if is_decoded(constraint) else LINES  # a decoder takes one sample at a time
     for dtype, rounding in ROUNDING.items():

@@ -32,7 +32,7 @@ IDLE, REPEATS = 1e-3, 0.1
 """The share of the noise that is removed where a network does nothing, and where it knows places
 up to whole periods alone."""
 
-CURE = (
+FIX = (
     "pass clean samples as feasibly.wrap(..., data=...), or their mean and standard deviation as "
     "mean= and scale=, so that samples begin with these"
 )
@@ -169,7 +169,7 @@ def misfits(
     k = int(torch.where(varies, std, 0.0).argmax())
     least = COVERED if moments is None else COVERED_KNOWN
     if highest * (1 + chance) < least * std[k]:
-        more = "" if moments is not None else f"; or {CURE}"
+        more = "" if moments is not None else f"; or {FIX}"
         yield Misfit(
             f"The noise levels sigma / alpha of the schedule go up to {highest:.3g}, but "
             f"{said(k)}. The highest must be at least {least:.0f} times as large, or samples are "
@@ -191,7 +191,7 @@ def misfits(
             f"The mean{at} is {mean[k].mean().item():.3g}, {said(k)}, and the highest noise level "
             f"sigma / alpha of the schedule is {highest:.3g}. Samples begin at {begins} mean, and "
             f"are therefore off by about {bias[k].item():.2g} standard deviations. To fix this, "
-            f"{CURE}.",
+            f"{FIX}.",
             of_mean=True,
         )
 

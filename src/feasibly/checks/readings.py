@@ -334,8 +334,8 @@ def allowance(samples: int, of: int = 1) -> float:
 
 
 def _ratios(errors: Tensor, guesses: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean errors of samples relative to a guess's, with shape (K), given those of K channels,
-    with shape (N, K); and the least that chance leaves to one of so many."""
+    """Returns the mean errors of K channels relative to a guess's, and lower bounds of them that
+    allow for K comparisons, both with shape (K), given those of samples, with shape (N, K)."""
     guess, count = guesses.mean(dim=0), len(errors)
     ratio = errors.mean(dim=0) / guess
     ratio = ratio.where(ratio.isfinite(), math.inf)

@@ -223,8 +223,7 @@ def run(
     summary = Summary.read(store).write()
     # of a method that does not end on the constraint, some infeasible members are no news
     if summary.infeasible and last.enforces and (last.lands or not summary.feasible):
-        most = len(summary.infeasible) > summary.feasible
-        why = advice(last, *_missed(summary, problem.device), most=most)
+        why = advice(last, *_missed(summary, problem.device), none=not summary.feasible)
         advise(f"{summary.violations()} {why}", InfeasibleWarning)
     for words in (*summary.warnings, *summary.doubts()):
         advise(words, CalibrationWarning)

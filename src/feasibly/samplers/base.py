@@ -35,8 +35,7 @@ Randn = Callable[[Tensor], Tensor]
 OUTPUTS = ("state", "denoised", "projected")
 SPACINGS = ("time", "noise")
 CHOSEN: Any = None  # an option that a method chooses when it is bound
-BISECTIONS = 60  # by which a time of a noise level is found, to the last bit
-AT_ONCE = 5  # of them, by as many points between bounds as these can end at
+SECTIONS, ROUNDS = 32, 12  # of the search for the time of a noise level, to the last bit
 
 
 class Start(NamedTuple):
@@ -382,12 +381,12 @@ class Method(ABC):
 def bisected(
     function: Callable[[Tensor], Tensor], values: Tensor, low: Tensor, high: Tensor
 ) -> Tensor:
-    """Returns where an increasing function has the given values, by bisection between bounds, all
-    with one shape."""
+    """Returns where an increasing function has the given values, between bounds, all with one
+    shape. It is bisection, with several points at once."""
     shape = values.shape
     values, low, high = (each.reshape(1, -1) for each in (values, low, high))
-    share = torch.linspace(0, 1, 2**AT_ONCE + 1, dtype=low.dtype, device=low.device)[:, None]
-    for _ in range(BISECTIONS // AT_ONCE):
+    share = torch.linspace(0, 1, SECTIONS + 1, dtype=low.dtype, device=low.device)[:, None]
+    for _ in range(ROUNDS):
         at = torch.lerp(low, high, share)
         inside = at[1:-1]
         found = function(inside.reshape(-1)).view_as(inside)

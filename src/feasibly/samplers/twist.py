@@ -330,7 +330,8 @@ class Guide:
             return mean.new_empty((2, 0))
         std = 1 / math.sqrt(1 / sigma**2 + 1 / self.levels.spread**2)
         noise = torch.stack(list(around))
-        at_once = 1 if is_decoded(self.constraint) else max(1, LARGE // mean.numel())
+        most = self.problem.batch_size or LARGE // mean[0].numel()  # samples at a time
+        at_once = 1 if is_decoded(self.constraint) else max(1, most // len(mean))
         rows, values = torch.arange(len(mean), device=mean.device), []
         for some in (std * torch.cat([noise, -noise])).split(at_once):
             with among(rows.repeat(len(some))):
