@@ -273,6 +273,20 @@ def sensed(sensor, y):
     return Case(wrapped(white()), seen, torch.tensor([mean, 0.0]), torch.tensor([variance, 1.0]))
 
 
+def two_sensors(apart):
+    """A value and its square are seen by sensors that disagree about so much."""
+    v, y = torch.linspace(0, 2, 200_001).double(), VALUES[0].double()
+    missed = (v - y).square() + (v.square() - y**2 + apart).square()
+    data, best = two_modes(), missed.argmin()
+
+    def residual(x):
+        u = x @ TWO[0].to(x)
+        return torch.stack([u - y, u.square() - y**2 + apart], dim=1)
+
+    law = Equality(residual, max(1e-8, 1.05 * missed[best].item()))
+    return Case(wrapped(data), law, *data.given(TWO[:1], v[best][None]))
+
+
 def angles(around):
     """Points in the plane near the negative axis, on a ray of a known angle."""
     cov = torch.tensor([[0.1, 0.0], [0.0, 0.2]]).double()
@@ -419,6 +433,7 @@ FAULTS = {
     "clamp": (partial(sensed, lambda x: x.clamp(max=1.0), 1.0), FLAT),
     "where": (partial(sensed, lambda x: torch.where(x > 0.5, 0.5 + 0 * x, x), 0.45), FLAT),
     "an angle that jumps": (partial(angles, False), JUMP),
+    "sensors that disagree": (partial(two_sensors, 0.3), "(?s)contradict.*rank 1.*noise"),
     "mean 300": (partial(in_units, "mean 300"), ENDS),
     "mean -40 with data": (partial(in_units, "mean -40", True), ENDS),
     "a small channel": (partial(in_units, "a small channel"), ENDS),
@@ -444,6 +459,7 @@ TWINS = {
     "tanh": partial(sensed, lambda x: torch.tanh(2 * x), 0.95),
     "leaky": partial(sensed, lambda x: F.leaky_relu(x, 0.3), -0.1),
     "an angle": partial(angles, True),
+    "sensors that agree": partial(two_sensors, 0.0),
     **{
         f"{name}, reached": partial(in_units, name, schedule=VE(1e-4, 2e3))
         for name in ("mean of one", "a small channel")

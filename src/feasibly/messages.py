@@ -264,6 +264,43 @@ def doubts(populations: Sequence[Weights], fix: str = "") -> Iterator[str]:
         )
 
 
+def contradiction(result: Result, kernel: Method) -> str:
+    """Says that residual components contradict each other where samples end; nothing where there
+    are as many independent ones, or where all vanish within the tolerance.
+
+    Arguments:
+        result: Samples that were drawn by importance weights.
+        kernel: The method that drew them.
+    """
+    part = None if kernel.constraint is None else kernel.constraint.equalities
+    rows = (result.feasible & (result.violation > kernel.stop)).nonzero().flatten().tolist()
+    if part is None or 2 * len(rows) <= len(result.members):
+        return ""
+    most = components = 0
+    try:
+        for i in rows[:TRIED]:
+            x, member = result.samples[i : i + 1], result.members[i]
+            with calling([member], x.device):
+                components = part.residual(x).shape[1]
+                if part.violation(x).item() <= kernel.stop:
+                    return ""
+            with calling([member] * components, x.device), torch.enable_grad():
+                z = x.expand(components, *x.shape[1:]).clone().requires_grad_()
+                (J,) = torch.autograd.grad(part.residual(z).diagonal().sum(), z)
+            rtol = math.sqrt(torch.finfo(x.dtype).eps)
+            most = max(most, int(torch.linalg.matrix_rank(J.flatten(1).double(), rtol=rtol)))
+    except Exception:  # the advice must not cost the samples
+        return ""
+    if most >= components:
+        return ""
+    return (
+        f"The {components} residual components contradict each other: where samples end, their "
+        f"Jacobian has rank {most}, and they are not zero. The importance weights may be wrong, "
+        "even if k-hat is small, and more particles do not help. Give the components that are "
+        "measured a `noise`, or state only as many as are independent."
+    )
+
+
 def noisy_parts(constraint: Constraint | None) -> dict[str, Constraint]:
     """Returns the parts of a constraint that are observed with errors, by name."""
     found: dict[str, Constraint] = {}
@@ -323,6 +360,9 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
     for sentence in (*complaints(kernels, result.statistics), *doubted):
         result.warnings.append(sentence)
         advise(sentence, CalibrationWarning)
+    if result.populations and (contradicted := contradiction(result, kernels[0])):
+        result.warnings.append(contradicted)
+        advise(contradicted, CalibrationWarning)
     if result.oddness is not None and result.oddness.isnan().any():
         result.warnings.append(UNTESTED)
     for sentence in misfits(result, kernels[-1].constraint):
