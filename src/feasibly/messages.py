@@ -356,13 +356,11 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
     wrapped = kernels[-1].denoiser.denoiser
     if hasattr(wrapped, "predicts") and getattr(wrapped, "data_moments", None) is None:
         more += UNTRIED
-    doubted = doubts(result.first_populations, more)
+    contradicted = contradiction(result, kernels[0]) if result.populations else ""
+    doubted = [contradicted] if contradicted else doubts(result.first_populations, more)
     for sentence in (*complaints(kernels, result.statistics), *doubted):
         result.warnings.append(sentence)
         advise(sentence, CalibrationWarning)
-    if result.populations and (contradicted := contradiction(result, kernels[0])):
-        result.warnings.append(contradicted)
-        advise(contradicted, CalibrationWarning)
     if result.oddness is not None and result.oddness.isnan().any():
         result.warnings.append(UNTESTED)
     for sentence in misfits(result, kernels[-1].constraint):
