@@ -35,6 +35,7 @@ from .network import explained
 from .progress import current
 from .randomness import MemberNoise
 from .result import RELIABLE, Result, Weights
+from .samplers import slopes
 from .samplers.base import Method, described
 
 RATE = 0.01
@@ -203,10 +204,12 @@ def advice(kernel: Method, x: Tensor, ids: Sequence[int], *, none: bool) -> str:
             "hundred iterations: rescale the components of the residual to similar sizes, or "
             "raise the tolerance."
         )
-    unless = " unless the constraint is impossible, or far from the model's distribution"
+    unless = ""
+    if none:
+        unless = ", unless the constraint is impossible, or far from the model's distribution"
     return (
         "Projections of these samples end in a local minimum of the violation, so more iterations "
-        f"do not help. Allow more `attempts`{',' + unless if none else ''}."
+        f"do not help. Allow more `attempts`{unless}."
     )
 
 
@@ -273,29 +276,26 @@ def contradiction(result: Result, kernel: Method) -> str:
         kernel: The method that drew them.
     """
     part = None if kernel.constraint is None else kernel.constraint.equalities
-    rows = (result.feasible & (result.violation > kernel.stop)).nonzero().flatten().tolist()
-    if part is None or 2 * len(rows) <= len(result.members):
+    some = (result.feasible & (result.violation > kernel.stop)).nonzero().flatten().tolist()
+    if part is None or 2 * len(some) <= len(result.members):
         return ""
-    most = components = 0
+    some = some[:TRIED]
+    x = result.samples[some].detach().requires_grad_()
     try:
-        for i in rows[:TRIED]:
-            x, member = result.samples[i : i + 1], result.members[i]
-            with calling([member], x.device):
-                components = part.residual(x).shape[1]
-                if part.violation(x).item() <= kernel.stop:
-                    return ""
-            with calling([member] * components, x.device), torch.enable_grad():
-                z = x.expand(components, *x.shape[1:]).clone().requires_grad_()
-                (J,) = torch.autograd.grad(part.residual(z).diagonal().sum(), z)
-            rtol = math.sqrt(torch.finfo(x.dtype).eps)
-            most = max(most, int(torch.linalg.matrix_rank(J.flatten(1).double(), rtol=rtol)))
+        with calling([result.members[i] for i in some], x.device), torch.enable_grad():
+            if (part.violation(x) <= kernel.stop).any():
+                return ""
+            J = slopes.rows(part.residual(x), x)
+        rtol = math.sqrt(torch.finfo(x.dtype).eps)
+        rank = int(torch.linalg.matrix_rank(J, rtol=rtol).max())
     except Exception:  # the advice must not cost the samples
         return ""
-    if most >= components:
+    components = J.shape[1]
+    if rank >= components:
         return ""
     return (
         f"The {components} residual components contradict each other: where samples end, their "
-        f"Jacobian has rank {most}, and they are not zero. The importance weights may be wrong, "
+        f"Jacobian has rank {rank}, and they are not zero. The importance weights may be wrong, "
         "even if k-hat is small, and more particles do not help. Give the components that are "
         "measured a `noise`, or state only as many as are independent."
     )

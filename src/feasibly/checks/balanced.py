@@ -223,7 +223,9 @@ def _unknowns(equalities: Constraint, near: Tensor) -> int:
         if not r.requires_grad:
             return 0
         weights = torch.randn(r.shape, generator=generator(0), dtype=torch.float64).to(r)
-        found |= torch.autograd.grad((r * weights).sum(), z)[0][0] != 0
+        told = (r * weights).sum()
+        (g,) = torch.autograd.grad(told, z, allow_unused=True, materialize_grads=True)
+        found |= g[0] != 0
     return int(found.sum())
 
 
