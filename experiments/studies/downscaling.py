@@ -117,7 +117,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
     found = []
     for label, group in groups.items():
         row: Record = {"label": label, "default": label == DEFAULT}
-        row |= averages(group, "crps", "feasible", "forward", "backward", "variance", "mean_se")
+        row |= averages(group, "crps", "forward", "backward", "variance", "mean_se")
         row["crps"] *= 1000
         row["residual"] = max(one["residual"] for one in group)
         if label != DEFAULT:
@@ -141,7 +141,7 @@ COLUMNS: Columns = {
     "apart": ("difference from the default", TEXT),
     "ratio": ("spread / skill", "{:.2f}"),
     "outside": ("truth outside", "{:.2f}"),
-    "residual": ("largest error of a mean", "{:.0e}"),
+    "residual": ("largest error", "{:.0e}"),
     "evaluations": ("evaluations", TEXT),
 }
 
