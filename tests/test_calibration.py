@@ -149,6 +149,7 @@ def mixture(weight, rows, entries, seed):
     return x
 
 
+@pytest.mark.slow
 def test_a_weight_that_is_off_by_a_tenth_is_found():
     """At 512 truths with 7 members, in 4 of 5 audits, at a level of 0.05 / 7."""
     found = []

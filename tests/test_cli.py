@@ -194,12 +194,14 @@ def small_ks(monkeypatch):
     def problem(observation):
         return KS(observation, oracle, size=16)
 
+    monkeypatch.setattr(demo_parts, "LEVELS", 3)  # pictures take longer than samples
     for module, steps in ((demo_ks, 6), (demo_three, 8)):
         monkeypatch.setattr(module, "KS", problem)
         monkeypatch.setattr(module, "plan", planned(steps))
     return problem
 
 
+@pytest.mark.slow
 def test_demo_writes_report_figures_and_samples(command, tmp_path, monkeypatch, capsys):
     # the data's distribution stands for thousands of the prior's samples
     def prior_samples(self, n):
@@ -248,6 +250,7 @@ def drawn(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 def test_demo_of_trajectories_writes_report_and_samples(
     command, small_ks, drawn, tmp_path, capsys
 ):
@@ -299,6 +302,7 @@ def test_the_demo_of_three_problems_prints_one_table_and_draws_each(
     assert "tolerance" not in page  # of which violations are millions of times as large
 
 
+@pytest.mark.slow
 def test_the_demo_of_the_weather_writes_maps_and_scores(command, tmp_path, monkeypatch, capsys):
     class White(Denoiser):
         def mean(self, x, sigma):
@@ -378,6 +382,7 @@ def test_sample_tells_an_infeasible_constraint_by_its_status(user, command, caps
     assert (result.violation >= 1).all()
 
 
+@pytest.mark.slow
 def test_warnings_of_a_run_are_printed_as_sentences(user, command, capsys):
     """A member that is kept at no try, of one, has a chance of a half at least."""
     once = ("--options", "tries=1", "attempts=1")
@@ -467,6 +472,7 @@ def test_samples_for_which_the_disk_has_no_room_are_not_sampled(
 # the other commands
 
 
+@pytest.mark.slow
 def test_audit_prints_verdicts_and_writes_a_page(user, command, tmp_path, capsys):
     named = of(user)[1:5]
     settings = ("--truths", 16, "--members", 2, "--near", 1, "--batch-size", 32)
@@ -496,6 +502,7 @@ def test_audit_prints_verdicts_and_writes_a_page(user, command, tmp_path, capsys
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_check_passes_a_shipped_prior_and_fails_a_wrong_denoiser(user, command, capsys):
     # how often chance fails a good denoiser is the business of test_diagnosis.py
     data = Data2D("checkerboard").distribution.sample(256, torch.Generator().manual_seed(0))

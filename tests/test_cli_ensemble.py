@@ -249,6 +249,7 @@ def test_a_forged_shape_takes_no_memory(tmp_path, command, capsys, monkeypatch):
     assert "takes at least 60.1 GB of memory, but only 8.59 GB are free" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):
     out = tmp_path / "run.zarr"
     status = sample("banana", "3", out, members=2, method="ppr", steps=2, infeasible="retry:2")
@@ -263,6 +264,7 @@ def test_a_shipped_prior_is_resumed_by_the_store_alone(tmp_path, user, command):
     )
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_with_the_batch_size_that_it_was_begun_with(
     user, command, monkeypatch, tmp_path
 ):

@@ -28,6 +28,7 @@ def compiled(denoiser):
     return other
 
 
+@pytest.mark.slow
 def test_members_of_a_compiled_network_are_those_of_the_network(plain):
     torch._dynamo.reset()
     members = [

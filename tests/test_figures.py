@@ -285,6 +285,7 @@ def test_an_overview_without_a_tolerance_speaks_of_no_feasible_members():
     assert images(figure)[0][0] == "sample 10"
 
 
+@pytest.mark.slow
 def test_an_overview_of_one_member_or_of_zeros_can_be_saved():
     assert_saves(feasibly.plot(ensemble(4, 4, n=1)))
     for shape in ((2,), (5,), (4, 4)):

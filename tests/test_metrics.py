@@ -36,6 +36,7 @@ def test_a_point_is_not_its_own_neighbour_even_where_points_coincide():
     assert knn_cross_edge_rate(x, x.clone(), k=1) == 1
 
 
+@pytest.mark.slow
 def test_the_rate_equals_that_of_another_implementation():
     for k in (1, 3, 5, 10, 20):
         neighbors = pytest.importorskip("sklearn.neighbors")

@@ -167,6 +167,7 @@ class Conditional:
         return PRIOR(x_t - means[:, None].to(x_t), t).mean + means[:, None].to(x_t)
 
 
+@pytest.mark.slow
 def test_members_with_conditions_of_their_own_are_sampled_and_not_tested():
     denoiser = Conditional([0.0, 0.0, 4.0, 4.0])
     result = feasibly.sample(denoiser, LINE, 4, (2,))

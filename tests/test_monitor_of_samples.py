@@ -114,6 +114,7 @@ def test_the_limit_is_exact_for_exponential_tails(size):
     assert (-limits).exp().mean().item() == pytest.approx(RATE, abs=0.0012)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["board", "gaussian"])
 def test_few_unconditional_samples_are_implausible(name):
     """A survey's rate has a mean of at most 0.01 and about that standard deviation, and 8 are

@@ -129,6 +129,7 @@ def test_the_shipped_prior_of_weather_denoises_better_than_its_linear_part(shipp
     assert error.square().mean() < 0.96 * linear.square().mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_unconditional_samples_of_a_shipped_prior_are_good(name):
     # The priors put 99.9 % on the support: 98 % of 1024 is 19 standard errors below. The k-NN

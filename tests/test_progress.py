@@ -293,6 +293,7 @@ def test_an_ensemble_says_how_many_members_are_finished(tmp_path, seen, workers,
     assert total == pytest.approx(then + (then - first) * 2 / workers)
 
 
+@pytest.mark.slow
 def test_an_audit_is_seen_from_its_survey_on(seen, capsys):
     methods = [CalibratedPPR(steps=4), PPR(steps=4)]
     settings = {"truths": 16, "members": 2, "near": 1, "monitor": True, "progress": True}

@@ -480,7 +480,13 @@ def test_with_a_fault_samples_are_right_or_the_cause_is_named(name):
     check(make(), words)
 
 
-@pytest.mark.parametrize("name", TWINS)
+# the twins of those that are most alike, of which one of each kind is quick
+LONG = ("leaky", "an angle", "a small channel, reached", "masked rows", "linear rows")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in TWINS]
+)
 def test_without_it_samples_are_right_and_nothing_is_said(name):
     check(TWINS[name]())
 
@@ -533,6 +539,7 @@ class Doubled:
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "surroundings",
     [torch.autocast("cpu", torch.bfloat16), Doubled()],

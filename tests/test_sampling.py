@@ -296,6 +296,7 @@ def test_a_dry_run_is_not_counted_and_a_preparation_is_once(gaussian, quiet):
     assert result.evaluations.member_forward == 2 + 2 * 3 * kernel.budget()[0]
 
 
+@pytest.mark.slow
 def test_a_pilot_of_other_settings_is_sampled_anew():
     kernel = on(Rejection(steps=4, level=0.3), PLANE, LINE)
     one, again = sampled(kernel, 2, (2,)), sampled(kernel, 2, (2,))

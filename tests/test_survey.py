@@ -40,6 +40,7 @@ def test_the_scale_is_that_of_most_samples():
     assert 0.7 < survey.scale < 1.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("std", [3.0, 11.6])
 def test_a_gaussians_estimates_tell_a_residual_from_thrice_its_deviation_down(std):
     """They leave s^2 / (s^2 + std^2) of its variance open, and tell it below 0.9. Of 4096 samples

@@ -6,6 +6,7 @@ __all__ = [
     "UNTESTED",
     "advice",
     "complaints",
+    "contradiction",
     "counts",
     "describe",
     "doubts",
@@ -269,15 +270,11 @@ def doubts(populations: Sequence[Weights], fix: str = "") -> Iterator[str]:
 
 def contradiction(result: Result, kernel: Method) -> str:
     """Says that residual components contradict each other where samples end; nothing where there
-    are as many independent ones, or where all vanish within the tolerance.
-
-    Arguments:
-        result: Samples that were drawn by importance weights.
-        kernel: The method that drew them.
-    """
+    are as many independent ones, where all vanish within the tolerance, or where samples have no
+    importance weights."""
     part = None if kernel.constraint is None else kernel.constraint.equalities
     some = (result.feasible & (result.violation > kernel.stop)).nonzero().flatten().tolist()
-    if part is None or 2 * len(some) <= len(result.members):
+    if not result.populations or part is None or 2 * len(some) <= len(result.members):
         return ""
     some = some[:TRIED]
     x = result.samples[some].detach().requires_grad_()
@@ -356,7 +353,7 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
     wrapped = kernels[-1].denoiser.denoiser
     if hasattr(wrapped, "predicts") and getattr(wrapped, "data_moments", None) is None:
         more += UNTRIED
-    contradicted = contradiction(result, kernels[0]) if result.populations else ""
+    contradicted = contradiction(result, kernels[0])
     doubted = [contradicted] if contradicted else doubts(result.first_populations, more)
     for sentence in (*complaints(kernels, result.statistics), *doubted):
         result.warnings.append(sentence)

@@ -131,6 +131,7 @@ def test_pickles_are_not_loaded(tmp_path):
         ConstrainedPipeline.from_pretrained(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_constraint_on_latents_is_one_on_the_decoded_images(tmp_path):
     torch.manual_seed(0)
     vae = diffusers.AutoencoderKL(
@@ -155,6 +156,7 @@ def test_a_constraint_on_latents_is_one_on_the_decoded_images(tmp_path):
     )
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_guidance_by_text_is_that_of_two_evaluations():
     torch.manual_seed(0)
@@ -183,6 +185,7 @@ def test_guidance_by_text_is_that_of_two_evaluations():
     assert found.images.isfinite().all()
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_transformer_with_classes_and_a_learned_variance_is_guided():
     net = dit(out_channels=4).eval()

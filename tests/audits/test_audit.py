@@ -65,6 +65,7 @@ def conditional(seed, truths=64, members=7, width=1.0, size=30):
     return x, x.mean(dim=1)[:, None, None] + width * (e - e.mean(dim=2, keepdim=True))
 
 
+@pytest.mark.slow
 def test_an_exact_sampler_is_found_at_fault_as_rarely_as_is_said():
     """In 40 examinations at a level of 0.2. More than 17 faults are found in one of 1000 runs with
     other seeds if the level is exact; Holm's method is below it."""
@@ -76,6 +77,7 @@ def test_an_exact_sampler_is_found_at_fault_as_rarely_as_is_said():
         assert 8 <= sum(one.findings[family].p <= 0.5 for one in seen) <= 32
 
 
+@pytest.mark.slow
 def test_what_the_tolerance_allows_is_no_fault():
     """In 20 examinations at a level of 0.2. More than 10 faults are found in one of 1000 runs with
     other seeds. Members miss the sum by 0.1, about a tenth of what it varies by from truth to
@@ -96,7 +98,7 @@ def test_what_the_tolerance_allows_is_no_fault():
     assert not examine(x, members + missed, settled=members).faulty
 
 
-@pytest.mark.parametrize("missed", [0.0, 1e-6])
+@pytest.mark.parametrize("missed", [0.0, pytest.param(1e-6, marks=pytest.mark.slow)])
 def test_isolated_solutions_of_unequal_weights_are_no_fault(missed):
     """In 10 examinations at a level of 0.05. More than 3 faults are found in one of 1000 runs
     with other seeds. In most rows all entries are in one mode, or equal."""
@@ -141,6 +143,7 @@ def test_words_have_the_sign_of_the_test_where_rows_differ_in_scale():
     assert "wide" not in seen.verdict
 
 
+@pytest.mark.slow
 def test_the_sentence_without_a_fault_names_what_is_found_in_four_of_five():
     """A shift of the stated size along the only direction is found in fewer than 6 of 12 audits
     in 4 of 1000 runs with other seeds, if it is found in four of five."""
@@ -211,7 +214,9 @@ def test_members_off_centre_are_found():
     )
 
 
-@pytest.mark.parametrize("kind", [feasibly.CalibratedPPR, feasibly.PPR])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(feasibly.CalibratedPPR, marks=pytest.mark.slow), feasibly.PPR]
+)
 def test_members_do_not_depend_on_the_batch_size_or_the_store(kind, tmp_path, quick):
     method, name = kind(steps=6), kind.__name__
     few = {"truths": 16, "members": 3}
@@ -259,6 +264,7 @@ def test_a_sampler_of_one_target_makes_a_run_for_each_truth(tmp_path, quick):
     assert Alone.runs == [(2 * k, 2 * k + 1) for k in range(16)]
 
 
+@pytest.mark.slow
 def test_truths_near_the_constraint_are_those_of_the_least_residuals():
     x = torch.tensor([[3.0], [-0.1], [0.2], [-5.0]])
     residual = Equality(lambda x: x, tolerance=1e-6)
@@ -267,6 +273,7 @@ def test_truths_near_the_constraint_are_those_of_the_least_residuals():
     assert spread[1] < spread[0] / 2
 
 
+@pytest.mark.slow
 def test_truths_satisfy_inequalities_which_members_meet_too(quick):
     positive = Inequality(lambda x: -x[:, :1], tolerance=1e-8)
     few = {"truths": 16, "members": 2}
@@ -291,6 +298,7 @@ def test_a_budget_leaves_fewer_truths_and_says_so(quick):
         audit("ppr", budget=16 * each - 1)
 
 
+@pytest.mark.slow
 def test_data_tell_a_fault_of_the_model_from_one_of_the_sampler():
     """The model's standard deviation is 1, and that of the data 1.5."""
     generator = torch.Generator().manual_seed(0)
@@ -310,6 +318,7 @@ def test_data_tell_a_fault_of_the_model_from_one_of_the_sampler():
         audit(Exact(), data=data[:9])
 
 
+@pytest.mark.slow
 def test_a_summary_of_the_user_is_tested_unless_the_constraint_fixes_it():
     statistics = {"sum": lambda x: x.sum(dim=1), "ends": lambda x: x[:, [0, -1]]}
     seen = audit(Exact(shift=2.0), statistics=statistics, truths=64)["Exact"].examination
@@ -335,6 +344,7 @@ def test_candidates_and_the_model_share_the_level(monkeypatch, quick):
     assert levels == pytest.approx([0.02] * 3)
 
 
+@pytest.mark.slow
 def test_an_audit_says_what_sample_would_warn_of_and_that_a_target_is_unlike_its_truths(quick):
     loose = Equality(lambda x: x[:, :1], tolerance=1e2)
     assert "constrains little" in " ".join(audit("ppr", constraint=loose, monitor=True).notes)
@@ -343,6 +353,7 @@ def test_an_audit_says_what_sample_would_warn_of_and_that_a_target_is_unlike_its
         assert ("Your target is unlike" in " ".join(audit("ppr", constraint=far).notes)) == unlike
 
 
+@pytest.mark.slow
 def test_a_recommended_method_whose_members_are_infeasible_is_said_to_be(quick):
     found = audit("dps")
     assert "only 0.0% of its samples are feasible" in found.recommendation
@@ -350,6 +361,7 @@ def test_a_recommended_method_whose_members_are_infeasible_is_said_to_be(quick):
     assert not audit(Exact())["Exact"].faulty
 
 
+@pytest.mark.slow
 def test_equal_candidates_are_audited_once(quick):
     found = audit("dps", feasibly.DPS(), feasibly.DPS(steps=8), Exact(), Exact())
     assert [c.name for c in found.candidates] == ["dps", "DPS", "Exact"]

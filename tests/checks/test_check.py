@@ -110,6 +110,7 @@ def test_a_mistake_that_data_alone_show_makes_it_unfit(gaussian, monkeypatch):
     assert check(gaussian, shape=(2,)).ok
 
 
+@pytest.mark.slow
 def test_constraints_that_are_impossible_or_remote_are_doubted(gaussian):
     nowhere = Equality(lambda x: x[:, :1] ** 2 + 1, tolerance=1e-6)
     found = check(gaussian, nowhere, data=data())

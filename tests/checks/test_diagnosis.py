@@ -54,6 +54,7 @@ def test_an_exact_denoiser_is_fit_for_use(schedule):
     assert all(level.gradient and level.error <= 1.1 * level.limit for level in found.levels)
 
 
+@pytest.mark.slow
 def test_an_exact_denoiser_passes_on_its_own_samples_whatever_the_seed():
     oracle = make_oracle()
     failed = [

@@ -134,6 +134,7 @@ def test_a_diagnosis_is_of_the_first_members_target():
     )
 
 
+@pytest.mark.slow
 def test_rejection_takes_one_target_in_a_run():
     first = Equality(lambda x: x[:, :1], tolerance=1e-6)
     kernel = on(Rejection(steps=8, level=0.3, tries=2), NORMAL, EachMember(first, TARGETS[:, :1]))

@@ -46,6 +46,7 @@ A, Y = zoo.ROWS[:10].float(), (zoo.ROWS[:10] @ zoo.TRUTH).float()
 
 
 @cache
+@cache
 def sampled(method, mode):
     denoiser = zoo.denoiser("TransformerEncoder")
     with MODES[mode]():

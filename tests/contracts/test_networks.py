@@ -22,7 +22,11 @@ from tests.helpers import on, sampled
 DEVICE = os.environ.get("FEASIBLY_DEVICE", "cpu")
 METHODS = ("auto", "ppr", "calibrated")
 PAIRS = [(m, p) for p in zoo.PROBLEMS for m in METHODS if (m, p) != ("ppr", "noise")]
-SLOW = {"compiled": pytest.mark.slow}  # which tests/test_compiled.py tests too
+# which take seconds, and of which there is another of the kind
+SLOW = dict.fromkeys(
+    ("TransformerEncoder, norm first", "LSTM, both ways", "graph, scatter_reduce"),
+    pytest.mark.slow,
+)
 QUICK = [pair for pair in PAIRS if "auto" not in pair]
 ONE_EACH = [
     pytest.param(name, *pair, marks=SLOW.get(name, ()))

@@ -25,7 +25,7 @@ from feasibly.constraints import (
 )
 from feasibly.minimizers import LBFGS, GaussNewton, WarmLBFGS
 from feasibly.network import Evaluations
-from feasibly.oracles import Checkerboard, Gaussian
+from feasibly.oracles import Gaussian, GaussianMixture
 from feasibly.problem import Problem
 from feasibly.randomness import MemberNoise
 from feasibly.run import dry_run
@@ -33,7 +33,10 @@ from feasibly.samplers.levels import Levels
 from feasibly.schedules import VP, Cosine, LogLogit
 from tests.helpers import on, sampled
 
-BOARD = Checkerboard(4, LogLogit())
+CENTRES = torch.cartesian_prod(*[torch.tensor([-1.2, -0.3, 0.6])] * 2)
+BOARD = GaussianMixture(
+    torch.ones(9) / 9, CENTRES, 0.06 * torch.eye(2).expand(9, 2, 2), LogLogit()
+)
 NORMAL = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.6], [0.6, 1.0]]), LogLogit())
 CURVE = LevelSet(GaussianRandomField(seed=3))
 LINE = Linear(torch.tensor([[1.0, -2.0]]).double(), torch.tensor([0.3]).double(), tolerance=1e-6)

@@ -135,6 +135,7 @@ def slow():
     return toy(Slow(0.03))
 
 
+@pytest.mark.slow
 def test_a_process_of_a_pool_is_killed_and_a_new_pool_goes_on(path, undisturbed):
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as executor:
         killer = threading.Thread(target=kill_one, args=(path, lambda: executor._processes))

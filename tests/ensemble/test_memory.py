@@ -149,7 +149,14 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("make", "count"), CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] * (name in ("chunked", "coarse history")))
+        for name, case in CASES.items()
+    ],
+    ids=CASES.keys(),
+)
 def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, count):
     kernel = make()
     expected = estimate(kernel).of(count)
@@ -158,6 +165,7 @@ def test_a_run_takes_what_was_estimated_from_a_few_of_its_steps(make, count):
     assert 0.8 * taken <= expected <= 1.2 * taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("begun", "batch"), [(10.0, 32), (0.3, 16)])
 def test_a_population_takes_at_most_what_was_estimated_from_the_smallest_one(
     monkeypatch, begun, batch
@@ -181,6 +189,7 @@ def test_kernels_whose_memory_is_a_tensor_or_that_leave_out_steps_are_measured()
         assert estimate(each).member > 0
 
 
+@pytest.mark.slow
 def test_the_time_of_particles_grows_with_their_steps(monkeypatch):
     """Of five steps that take a second each, by the clock of the network's calls."""
     now = [0.0]

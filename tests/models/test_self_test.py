@@ -242,6 +242,7 @@ def test_rows_of_data_have_the_conditions_of_members():
         feasibly.wrap(net, "edm", conditions={"shift": shifts.flip(0)}, data=samples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "shape"), [(4, (2,)), (8, (16,)), (16, (2,))])
 def test_what_is_right_passes_on_few_data_whatever_the_seed(rows, shape):
     """A ratio of few samples exceeds 1.1 by chance, and so does another reading's win."""

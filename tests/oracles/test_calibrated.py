@@ -99,6 +99,7 @@ def test_with_the_whole_square_root_it_is_exact_in_any_number_of_steps(steps, sc
     assert x.mean(dim=0).abs().max() < 5 / math.sqrt(N)
 
 
+@pytest.mark.slow
 def test_the_default_is_exact_for_normal_data_in_few_steps():
     """With the floor of learned denoisers the means were off by 0.4."""
     problem = Known(1e3, 20)
@@ -126,6 +127,7 @@ def test_the_first_step_goes_to_the_top():
         assert torch.equal(replace(whole, top=top).times(), whole.times())
 
 
+@pytest.mark.slow
 def test_narrow_directions_of_a_smooth_field_tell_its_unknown_half():
     """Of a field on a circle, which has one of two amplitudes. The posterior mean is that of a
     Gaussian, whatever the amplitude. A solver that takes wide directions alone is off by 0.6."""
@@ -251,6 +253,7 @@ def test_a_point_far_off_is_no_place_to_linearise_and_is_told_by_member():
     assert not torch.allclose(whole[:1], found(None, slice(1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "noise"), [(torch.exp, None), (torch.tanh, 0.02)])
 def test_many_curved_values_of_one_branch_have_the_exact_mean_and_spread(function, noise):
     """A run, of a chain of which 40 of 48 values are seen. Bounds are five standard errors of 256

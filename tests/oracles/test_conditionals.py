@@ -209,6 +209,7 @@ SLANTED = Linear(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [samplers.CalibratedPPR(steps=128), samplers.MMPS(steps=256)])
 def test_methods_that_weigh_by_the_covariance_have_the_exact_conditional(method):
     prior = Gaussian(torch.zeros(3).double(), COVARIANCE, LogLogit())

@@ -48,6 +48,7 @@ def mode_weights(offset):
     return (WEIGHTS.log() - distance.square() / (2 * STD**2)).softmax(dim=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schedule", "steps", "offset", "largest"),
     [(LogLogit(), 48, 0.1, 0.07), (VP(), 48, 0.0, 0.07), (Rectified(), 8, 0.0, 0.2)],
@@ -78,6 +79,7 @@ def mean_cosines(p, theta, n=3):
     return torch.stack([(p * (k * theta).cos()).sum() for k in range(1, n + 1)])
 
 
+@pytest.mark.slow
 def test_a_circle_has_the_density_of_the_tube_and_that_of_the_surface_by_log_volume():
     """The residual is steep where x is large, so that the two densities differ."""
 
@@ -202,6 +204,7 @@ def test_many_residuals_are_refused():
         sampled(on(Rejection(), prior, constraint), 2, (6,))
 
 
+@pytest.mark.slow
 def test_it_warns_where_a_rare_mode_is_likelier_than_what_the_pilot_saw():
     """A cluster of weight 0.002 is rarely among 256 samples, and has the constraint to itself."""
     means = torch.tensor([[0.0, 0.0], [1.2, 0.0]]).double()
@@ -224,6 +227,7 @@ class Shifted(Gaussian):
         return super().mean(x - shift, sigma) + shift
 
 
+@pytest.mark.slow
 def test_members_with_conditions_of_their_own_are_refused():
     prior = Shifted(torch.zeros(2), torch.eye(2), LogLogit())
     constraint = Equality(lambda x: x[:, :1], tolerance=1e-8)

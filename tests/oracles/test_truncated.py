@@ -70,6 +70,7 @@ def total_variation(x, exact):
     return (shares - exact).abs().sum().item() / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prior", "constraint", "options", "largest"),
     [
@@ -130,6 +131,7 @@ def test_mixed_constraints_truncate_what_the_equality_makes():
     torch.testing.assert_close(both.samples[at_once], line.samples[at_once], rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["auto", "ppr-tuned"])
 def test_mixed_constraints_that_the_prior_hardly_meets_are_met_by_all(method):
     denoiser, _ = PRIORS["gaussian"]

@@ -128,6 +128,7 @@ def test_missing_modes_cost_their_weight():
     assert scores["weight_error"] == pytest.approx(0.75)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_a_line_passes_through_the_data_and_has_a_truth(name):
     problem = Lines(name)

@@ -72,6 +72,7 @@ def test_a_step_that_diverges_is_named():
         bdf1(u, 3)
 
 
+@pytest.mark.slow
 def test_a_block_is_determined_by_its_number_and_the_seed(monkeypatch):
     monkeypatch.setattr(ks_solver, "STEPS", 520)
     monkeypatch.setattr(ks_solver, "BLOCK", 2)
@@ -83,6 +84,7 @@ def test_a_block_is_determined_by_its_number_and_the_seed(monkeypatch):
     assert not torch.equal(a, other)
 
 
+@pytest.mark.slow
 def test_downsizing_takes_every_eighth_frame_and_point(monkeypatch):
     monkeypatch.setattr(ks_solver, "STEPS", 514)
     monkeypatch.setattr(ks_solver, "BLOCK", 1)

@@ -61,6 +61,7 @@ def test_solid_rotation_about_a_tilted_axis_is_steady():
     assert (size(run(equations, x, 24, 1200.0) - x)[:, 0] > 0.01 * size(x)[:, 0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("l", [1, 12])
 def test_gravity_waves_have_their_frequency(l):
     sphere, depth = Gaussian(15, 24, RADIUS), 5e4
@@ -75,6 +76,7 @@ def test_gravity_waves_have_their_frequency(l):
     assert x[0, 2, l, 1].real.item() == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_mass_energy_and_potential_enstrophy_are_conserved():
     """In a day without damping, of a flow that the truncation resolves."""
     sphere = Gaussian(42, 64, RADIUS)

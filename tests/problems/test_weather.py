@@ -102,6 +102,7 @@ def test_observed_points_belong_to_the_reference_and_cover_the_sphere_evenly(mak
     assert polar < 0.3 * tropical  # by area 0.12; the draws are without replacement
 
 
+@pytest.mark.slow
 def test_the_floor_is_below_what_the_encoder_reaches_and_another_start_goes_no_lower(
     make, autoencoder, monkeypatch
 ):

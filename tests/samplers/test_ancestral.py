@@ -64,6 +64,7 @@ def test_ddpm_has_the_posterior_variance():
     )
 
 
+@pytest.mark.slow
 def test_samples_have_the_law_of_the_data(gaussian):
     """Mean and covariance of 20,000 DDPM samples. Their standard error is 0.01; with five
     numbers at five standard errors, the false-alarm rate is 3e-6, plus a bias of 0.01."""
@@ -82,6 +83,7 @@ def test_without_a_constraint_finite_members_are_feasible(gaussian):
     assert math.isnan(result.trace[-1].median)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=repr)
 def test_the_default_is_within_two_per_cent_of_the_spread(schedule):
     # the standard deviation of 500 members of 40 values has a standard error of 0.5 %, and the

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from feasibly import Decoded, Equality, Linear, plan, sample
@@ -7,6 +8,7 @@ from feasibly.samplers.moments import toward
 from feasibly.schedules import EDM, Flow
 
 
+@pytest.mark.slow
 def test_the_default_has_the_variance_of_normal_data_in_every_free_direction():
     """A field with covariance exp(-d / 4) on 10 x 10 points, of which every fourth is observed.
     In whitened free directions the mean square is 1, with a standard error of 0.005; the chain of

@@ -190,6 +190,7 @@ def of_modes(y, std):
     return log_w.softmax(dim=0)[0].item(), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("y", "std", "level"),
     [(0.1, 0.5, 0.0), (0.5, 0.003, 0.05)],
@@ -246,6 +247,7 @@ def test_a_member_with_noise_does_not_depend_on_its_batch_mates(kind, name):
         torch.testing.assert_close(alone.chi_square[key][0], fit[2], rtol=1e-7, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_what_is_exact_beside_noise_is_met_and_a_bound_is_kept():
     bound = Bounds(-torch.inf, MU[0] + 0.1 + torch.arange(D) * 10, 1e-8)
     circle = Equality(lambda x: x[:, :2].square().sum(dim=1) - 1, 1e-8)
@@ -390,6 +392,7 @@ def wrong():
 """
 
 
+@pytest.mark.slow
 def test_the_shell_samples_and_checks_observations_with_noise(
     module_of_a_user, monkeypatch, tmp_path, capsys
 ):
@@ -422,6 +425,7 @@ def test_the_shell_samples_and_checks_observations_with_noise(
     assert "must not be negative" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_audit_finds_no_fault_of_a_posterior_sampler_and_that_of_one_without_spread():
     """At a level of 0.01 an exact candidate is found at fault in at most 1 of 200 runs."""
     constraint = some_exact(1)
@@ -461,6 +465,7 @@ def test_an_audit_leaves_out_those_of_its_own_methods_that_take_no_noise():
         feasibly.audit(MODEL, stated(0.5), (D,), methods=("auto", "ppr"))
 
 
+@pytest.mark.slow
 def test_a_curved_observation_with_noise_pulls_as_far_as_its_errors_allow():
     """The exact posterior by quadrature; 800 members of 16 particles. A mean or a standard
     deviation differs by 5 standard errors in 1 of a million runs; 0.02 is for the steps."""
@@ -572,6 +577,7 @@ def test_what_the_covariance_knows_joins_and_what_it_does_not_waits():
     torch.testing.assert_close(moved.x, double([[0.0, 0.0, 1.0, 1 / 1.01]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "std"), [(1, 0.02), (2, 0.05), (2, 0.02), (8, 0.02)])
 def test_values_of_samples_have_the_errors_of_their_measurements(count, std):
     """Of normal data, by particles. The standard error of the variance is 0.06 / count ** 0.5: the

@@ -184,6 +184,7 @@ def broad():
     return Gaussian(torch.zeros(16).double(), torch.eye(16).double(), LogLogit())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
 def test_the_last_projection_goes_on_for_members_that_are_nearly_feasible():
     """A smooth random field with a nearly singular covariance: curvature that a search of 16

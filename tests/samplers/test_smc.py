@@ -343,6 +343,7 @@ def test_particles_are_doubled_until_their_effective_size_is_that_of_the_error()
     assert many.particles in (4, 8, 16)
 
 
+@pytest.mark.slow
 def test_the_evidence_of_normal_data_is_the_density_of_the_values():
     """But for a constant, which is a factor of (2 pi)^(1/2) for each value."""
     for eta in (0.9, 1.0):  # of which the second takes values as normal
@@ -509,6 +510,7 @@ def test_values_in_their_basis_have_the_likelihood_of_values_as_they_are():
     torch.testing.assert_close(two - two[0], one - one[0], atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_rare_mode_has_its_weight_under_fourteen_values():
     """It has 0.018, and posterior samples give it 0.15. At 0.03, which is what particles may miss,
     256 members are at 0.06 or above once in 100."""
@@ -704,6 +706,7 @@ def test_modes_that_a_residual_tells_apart_have_their_weights():
     assert second == pytest.approx(exact, abs=error)
 
 
+@pytest.mark.slow
 def test_modes_have_their_weights_where_the_denoiser_fails_on_a_sliver_of_states():
     """Of a third element, which is independent of the modes: what is lost there is lost of both.
     Most members lose a particle. Bars are of four standard errors; the false-alarm rate is 6 in
@@ -813,6 +816,7 @@ def test_a_flat_value_moves_no_particle_of_a_normal_step(monkeypatch):
     torch.testing.assert_close(moved, (mean + std, torch.zeros(4).double()))
 
 
+@pytest.mark.slow
 def test_where_an_inequality_is_rare_members_are_spread_over_its_inside():
     """A normal beyond 1.96, of which 2.5 in 100 are. The standard error of a standard deviation
     is taken from the exact fourth moment."""
@@ -835,6 +839,7 @@ def test_where_an_inequality_is_rare_members_are_spread_over_its_inside():
     assert (x < edge + 1e-4).double().mean() < 0.01, "none are gathered on the boundary"
 
 
+@pytest.mark.slow
 def test_structure_that_is_finer_than_level_keeps_its_variance():
     """A smooth field and white noise of a twentieth of its scale, under three values. Directions
     of the conditional distribution that only the noise has had 0.6 of their variance when members
@@ -940,6 +945,7 @@ def wide(law, n, prior=TWO, **options):
     return (result.samples[:, 0] < 0).double().mean().item(), told, result.populations[0]
 
 
+@pytest.mark.slow
 def test_a_curved_value_in_the_tails_of_modes_keeps_their_weights():
     """With a normal twist whose curvature four pairs told, this was 0.98 off. The bar
     is a bias of 0.03, and four standard errors, of which weights have at most `error`."""
@@ -970,6 +976,7 @@ def test_where_weights_are_unreliable_they_are_not_shared_and_the_run_says_so():
         assert ["wrap(..., data=)" in one for one in told] == [clean is None]
 
 
+@pytest.mark.slow
 def test_modes_of_one_mean_keep_their_weights():
     """Two widths in thirty dimensions, under values for which both are equally likely. Steps of
     the noise's variance alone gave the narrow one 0.73. The bar is a bias of 0.03, and
@@ -1109,6 +1116,7 @@ def test_above_the_level_at_which_they_are_weighed_no_graph_is_kept():
     assert not found.move.any()
 
 
+@pytest.mark.slow
 def test_many_narrow_modes_have_their_weights():
     """Forty modes under three values of a sample of the first, of which one has 0.63. When each
     trajectory drew one of its own eight particles, this one was 0.39. The bar is the standard
@@ -1320,7 +1328,11 @@ def test_a_population_of_few_samples_has_more_trajectories(n):
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")  # steps are few
 @pytest.mark.parametrize(
     ("name", "output"),
-    [("linear", "denoised"), ("curved", "projected"), ("some with noise", "projected")],
+    [
+        ("linear", "denoised"),
+        ("curved", "projected"),
+        pytest.param("some with noise", "projected", marks=pytest.mark.slow),
+    ],
 )
 def test_no_more_states_than_a_chunk_go_through_the_network_at_a_time(name, output):
     """Nor through the constraint, which may be of a decoder. All of the last step, too."""

@@ -21,7 +21,9 @@ class SineEmbedding(nn.Module):
 
     def __init__(self, frequencies: int, low: float, high: float) -> None:
         super().__init__()
-        omega = torch.logspace(math.log10(low), math.log10(high), frequencies)
+        ends = math.log10(low), math.log10(high)
+        # copied, since on the meta device logspace imports torch's compiler, for two seconds
+        omega = torch.empty(frequencies).copy_(torch.logspace(*ends, frequencies, device="cpu"))
         self.register_buffer("omega", omega, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,7 +48,8 @@ class FiLM(nn.Module):
     def __init__(self, features: int, channels: int) -> None:
         super().__init__()
         self.linear = nn.Linear(features, 2 * channels)
-        nn.init.normal_(self.linear.weight, std=1e-2)
+        if not self.linear.weight.is_meta:  # where it would import torch's compiler
+            nn.init.normal_(self.linear.weight, std=1e-2)
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, h: Tensor, condition: Tensor) -> Tensor:

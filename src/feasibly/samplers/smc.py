@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Self
 
@@ -305,16 +305,21 @@ class SMC(Method):
 
     def _renews(self, common: bool) -> list[bool]:
         """Returns which of the steps that begin at the times of :meth:`times` take gradients."""
-        levels = list(map(self.noise_level, self.times()))
+        levels = self._noise_levels
         first = sum(level > self.ladder.weighted for level in levels)
         some = self._steps()  # there are no slopes of the step before
         every = 1 if common else EVERY
         return [k >= first and ((k - first) % every == 0 or k in some) for k in range(len(levels))]
 
+    @cached_property
+    def _noise_levels(self) -> list[float]:
+        """Those of :meth:`times`."""
+        return list(map(self.noise_level, self.times()))
+
     def _steps(self) -> tuple[int, int]:
         """The numbers of the time at which there begin to be several particles, and of that at
         which samples are drawn."""
-        *levels, _ = map(self.noise_level, self.times())
+        *levels, _ = self._noise_levels
         begun = sum(level > self.ladder.begun for level in levels[:-1])
         last = sum(level > self.ladder.drawn for level in levels[1:])
         return begun, max(begun, last)
