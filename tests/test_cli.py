@@ -338,18 +338,20 @@ def test_the_demo_of_the_weather_writes_maps_and_scores(command, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("name", "method"), [("auto", "auto"), ("post-hoc", PostHoc(steps=4))], ids=["auto", "named"]
+    ("name", "method", "size"),
+    [("auto", "auto", 32), ("post-hoc", PostHoc(steps=4), 3)],
+    ids=["auto", "named"],
 )
 def test_sample_writes_what_the_library_samples_and_a_report(
-    user, command, tmp_path, capsys, name, method
+    user, command, tmp_path, capsys, name, method, size
 ):
     out = tmp_path / "new" / "folder"
-    given = of(user, method=name, seed=5, out="new/folder", **{"batch-size": 3})
+    given = of(user, method=name, seed=5, out="new/folder", **{"batch-size": size})
     assert command(*given) == 0
     assert {path.name for path in out.iterdir()} == {"samples.safetensors", "report.html"}
     made = Result.load(out / "samples.safetensors")
     denoiser, constraint = load_denoiser(f"{user}:denoiser"), load_constraint(f"{user}:circle")
-    again = feasibly.sample(denoiser, constraint, 4, (2,), method=method, seed=5, batch_size=3)
+    again = feasibly.sample(denoiser, constraint, 4, (2,), method=method, seed=5, batch_size=size)
     torch.testing.assert_close(made.samples, again.samples, rtol=0, atol=0)
     assert (made.members, made.seed) == ([0, 1, 2, 3], 5)
     assert (made.method, made.reason) == (again.method, again.reason)

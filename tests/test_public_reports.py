@@ -433,7 +433,6 @@ FAULTS = {
     "clamp": (partial(sensed, lambda x: x.clamp(max=1.0), 1.0), FLAT),
     "where": (partial(sensed, lambda x: torch.where(x > 0.5, 0.5 + 0 * x, x), 0.45), FLAT),
     "an angle that jumps": (partial(angles, False), JUMP),
-    "sensors that disagree": (partial(two_sensors, 0.3), "(?s)contradict.*rank 1.*noise"),
     "mean 300": (partial(in_units, "mean 300"), ENDS),
     "mean -40 with data": (partial(in_units, "mean -40", True), ENDS),
     "a small channel": (partial(in_units, "a small channel"), ENDS),
@@ -460,6 +459,7 @@ TWINS = {
     "leaky": partial(sensed, lambda x: F.leaky_relu(x, 0.3), -0.1),
     "an angle": partial(angles, True),
     "sensors that agree": partial(two_sensors, 0.0),
+    "sensors that disagree": partial(two_sensors, 0.3),
     **{
         f"{name}, reached": partial(in_units, name, schedule=VE(1e-4, 2e3))
         for name in ("mean of one", "a small channel")

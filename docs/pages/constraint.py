@@ -113,9 +113,9 @@ for name, constraint in wanted.items():
 #   $m (10^{-6} s)^2$ cannot be met. If you need less, sample with `dtype=torch.float64`.
 # * **Too large.** PPR and its fallbacks stop as soon as a sample is within the tolerance, so that
 #   samples gather at the edge of the allowed band. To allow a whole band, use two inequalities.
-# * **Components that contradict each other**, such as those of sensors that disagree. A tolerance
-#   above the least violation makes samples feasible, but their importance weights may be wrong,
-#   and the run warns. Measurements with a `noise` may disagree.
+# * **Components that cannot all be zero**, such as those of sensors that disagree. Set the
+#   tolerance above the least violation; samples end near the least one. A measurement with a
+#   `noise` may disagree with others too.
 #
 # The distribution depends on how you write a residual: $r(x)$ and $e^x r(x)$ have the same zeros,
 # but other samples. [Concepts](../concepts.md) says why, and how `log_volume` corrects for it.

@@ -6,7 +6,6 @@ __all__ = [
     "UNTESTED",
     "advice",
     "complaints",
-    "contradiction",
     "counts",
     "describe",
     "doubts",
@@ -36,7 +35,6 @@ from .network import explained
 from .progress import current
 from .randomness import MemberNoise
 from .result import RELIABLE, Result, Weights
-from .samplers import slopes
 from .samplers.base import Method, described
 
 RATE = 0.01
@@ -268,36 +266,6 @@ def doubts(populations: Sequence[Weights], fix: str = "") -> Iterator[str]:
         )
 
 
-def contradiction(result: Result, kernel: Method) -> str:
-    """Says that residual components contradict each other where samples end; nothing where there
-    are as many independent ones, where all vanish within the tolerance, or where samples have no
-    importance weights."""
-    part = None if kernel.constraint is None else kernel.constraint.equalities
-    some = (result.feasible & (result.violation > kernel.stop)).nonzero().flatten().tolist()
-    if not result.populations or part is None or 2 * len(some) <= len(result.members):
-        return ""
-    some = some[:TRIED]
-    x = result.samples[some].detach().requires_grad_()
-    try:
-        with calling([result.members[i] for i in some], x.device), torch.enable_grad():
-            if (part.violation(x) <= kernel.stop).any():
-                return ""
-            J = slopes.rows(part.residual(x), x)
-        rtol = math.sqrt(torch.finfo(x.dtype).eps)
-        rank = int(torch.linalg.matrix_rank(J, rtol=rtol).max())
-    except Exception:  # the advice must not cost the samples
-        return ""
-    components = J.shape[1]
-    if rank >= components:
-        return ""
-    return (
-        f"The {components} residual components contradict each other: where samples end, their "
-        f"Jacobian has rank {rank}, and they are not zero. The importance weights may be wrong, "
-        "even if k-hat is small, and more particles do not help. Give the components that are "
-        "measured a `noise`, or state only as many as are independent."
-    )
-
-
 def noisy_parts(constraint: Constraint | None) -> dict[str, Constraint]:
     """Returns the parts of a constraint that are observed with errors, by name."""
     found: dict[str, Constraint] = {}
@@ -353,8 +321,7 @@ def warn(result: Result, kernels: Sequence[Method]) -> None:
     wrapped = kernels[-1].denoiser.denoiser
     if hasattr(wrapped, "predicts") and getattr(wrapped, "data_moments", None) is None:
         more += UNTRIED
-    contradicted = contradiction(result, kernels[0])
-    doubted = [contradicted] if contradicted else doubts(result.first_populations, more)
+    doubted = doubts(result.first_populations, more)
     for sentence in (*complaints(kernels, result.statistics), *doubted):
         result.warnings.append(sentence)
         advise(sentence, CalibrationWarning)

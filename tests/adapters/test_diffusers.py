@@ -104,6 +104,7 @@ def corner(image):
 DARK = feasibly.Observation(corner, torch.zeros(4), atol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_diffusers_is_taken_over_saved_and_loaded(tmp_path):
     own = diffusers.DDPMPipeline(unet(), diffusers.DDPMScheduler())
     pipeline = ConstrainedPipeline(**own.components)

@@ -24,7 +24,7 @@ METHODS = ("auto", "ppr", "calibrated")
 PAIRS = [(m, p) for p in zoo.PROBLEMS for m in METHODS if (m, p) != ("ppr", "noise")]
 # which take seconds, and of which there is another of the kind
 SLOW = dict.fromkeys(
-    ("TransformerEncoder, norm first", "LSTM, both ways", "graph, scatter_reduce"),
+    ("TransformerEncoder, norm first", "LSTM, both ways", "graph, scatter_reduce", "compiled"),
     pytest.mark.slow,
 )
 QUICK = [pair for pair in PAIRS if "auto" not in pair]

@@ -402,6 +402,7 @@ def test_finished_members_survive_an_error(name):
     assert torch.equal(partial.samples, whole.samples[:2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "farthest"),
     # |x| of a planar normal exceeds 5 once in 270,000 samples; where nothing bounds their

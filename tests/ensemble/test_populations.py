@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-import feasibly
 from feasibly.ensemble import Store, estimate
 from feasibly.minimizers import GaussNewton
 from feasibly.samplers import SMC
@@ -92,15 +91,3 @@ def test_a_larger_population_takes_more():
     kernel = on(SMC(steps=4, error=9.0, minimize=GaussNewton(1)), Disturbed(), circle())
     small, large = (estimate(kernel, population=n).fixed for n in (25, 100))
     assert large == pytest.approx(4 * small, rel=0.01)
-
-
-def test_a_store_says_that_components_contradict_each_other(path):
-    """A value and its square, by sensors that disagree; the least violation is 0.0275."""
-
-    def sensors(x):
-        return torch.stack([x[:, 0] - 0.5, x[:, 0] ** 2 - 0.5], dim=1)
-
-    plan = feasibly.plan(Disturbed(), feasibly.Equality(sensors, 0.029), (2,), attempts=1)
-    summary = feasibly.ensemble.run(plan, path, 16, population=16)
-    assert not summary.infeasible
-    assert any("2 residual components contradict" in said for said in summary.warnings)

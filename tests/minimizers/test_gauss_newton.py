@@ -198,20 +198,44 @@ def systems(m, rank):
     J = torch.randn(5, rank, 3 * m, generator=torch.Generator().manual_seed(m)).double()
     mix = torch.randn(m, rank, generator=torch.Generator().manual_seed(1)).double()
     gram = (mix @ J) @ (mix @ J).mT
-    return gram, gram @ torch.ones(5, m, 1).double()
+    return gram, gram.sum(dim=2)
 
 
-def test_a_factorisation_solves_what_a_pseudo_inverse_does():
-    gram, r = systems(4 * SMALL, 4 * SMALL)
-    torch.testing.assert_close(solved(gram, r), torch.linalg.pinv(gram, hermitian=True) @ r)
+@pytest.mark.parametrize("m", [SMALL // 2, 4 * SMALL])
+@pytest.mark.parametrize("short", [0, 3])
+def test_systems_are_solved_as_by_a_pseudo_inverse(m, short):
+    gram, r = systems(m, m - short)
+    damping = torch.full((5,), 0.3).double()
+    whole = gram + 0.3 * torch.eye(m).double()
+    for given, lambdas in ((gram, 0 * damping), (whole, damping)):
+        found = solved(gram, lambdas, r, rounding=0.0)
+        exact = (torch.linalg.pinv(given, hermitian=True) @ r[..., None])[..., 0]
+        torch.testing.assert_close(found, exact)
 
 
 def test_a_singular_system_is_solved_by_least_squares_and_disturbs_no_other():
     gram, r = systems(4 * SMALL, 4 * SMALL)
     gram[2, -1], gram[2, :, -1], r[2, -1] = 0.0, 0.0, 0.0  # a residual that nothing changes
-    v = solved(gram, r)
+    v = solved(gram, torch.zeros(5).double(), r, rounding=0.0)
     assert v.isfinite().all()
-    torch.testing.assert_close(gram @ v, r)
+    torch.testing.assert_close((gram @ v[..., None])[..., 0], r)
     assert v[2, -1] == 0
     for i in (0, 1, 3, 4):
         torch.testing.assert_close(v[i], torch.ones_like(v[i]), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("repeats", [1, SMALL])
+def test_what_rounding_leaves_of_dependent_rows_moves_nothing(repeats):
+    """A value and its square, by sensors that disagree: the rows are parallel but for rounding,
+    and what cannot vanish of the residual would move samples by far."""
+    row = torch.tensor([0.3, -0.7, 0.1, 0.9]) / 1.3
+
+    def residual(x):
+        v = (x * row).sum(dim=1)
+        return torch.stack([v - 0.8, v**2 - 0.3] * repeats, dim=1)
+
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    moved = GaussNewton(steps=50, max_distance=None)(with_estimate(residual), x).x - x
+    across = moved - (moved @ row)[:, None] * row / row.square().sum()
+    assert moved.norm(dim=1).max() > 1
+    assert across.norm(dim=1).max() < 1e-3

@@ -24,6 +24,7 @@ PAIRS += [("v", "velocity", "vp"), ("velocity", "eps", "straight")]
 each_path = pytest.mark.parametrize(("kind", "path"), PATHS)
 
 
+@pytest.mark.slow
 @each_path
 def test_what_is_right_passes_with_few_samples_and_many(kind, path, exact, paths, data):
     """A reading that is no better wins with three standard errors by a chance of 1e-3, and has

@@ -85,6 +85,7 @@ def test_without_noise_it_ends_at_the_exact_mean(schedule, m):
     assert (x_0[0] - problem.mean).norm() < 1e-3 * problem.mean.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "schedule"), [(5, None), (2, Rectified())], ids=["exploding", "rectified"]
 )

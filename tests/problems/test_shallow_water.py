@@ -43,6 +43,7 @@ def mean(sphere, field):
     return (field.mean(dim=-1) * sphere.weights).sum(dim=-1)
 
 
+@pytest.mark.slow
 def test_solid_rotation_about_a_tilted_axis_is_steady():
     """Williamson's second case, at 45 degrees: there all terms are at work, and must cancel."""
     sphere, u_0, alpha = Gaussian(21, 32, RADIUS), 2 * math.pi * RADIUS / (12 * DAY), math.pi / 4

@@ -19,6 +19,7 @@ def normal(std, schedule):
     return Gaussian(torch.zeros(D).double(), std**2 * torch.eye(D).double(), schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [LogLogit(1e-2, 1e2, 2.0), VE(1e-2, 1e2)], ids=repr)
 def test_ddim_converges_with_order_one(schedule):
     """Against the flow's closed form on N(0, v): x is scaled by sqrt((v + s^2) / (v + t^2))."""

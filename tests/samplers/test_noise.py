@@ -450,6 +450,7 @@ def test_an_audit_finds_no_fault_of_a_posterior_sampler_and_that_of_one_without_
     assert found.best is right
 
 
+@pytest.mark.slow
 def test_an_audit_leaves_out_those_of_its_own_methods_that_take_no_noise():
     found = feasibly.audit(
         MODEL, stated(0.5), (D,), truths=16, members=2, monitor=False, dtype=torch.float64

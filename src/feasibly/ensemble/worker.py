@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import SamplingError
 from ..files import remedy
 from ..machine import is_exhausted
-from ..messages import complaints, contradiction
+from ..messages import complaints
 from ..monitor import Monitor
 from ..network import Evaluations, own_mode
 from ..progress import current
@@ -196,8 +196,6 @@ class Worker:
                 self.statistics[name] = self.statistics.get(name, 0.0) + number
             own = set(self.current)
             self.keep(result, [k for k, i in enumerate(result.members) if i in own])
-            if said := contradiction(result, self.task.kernels[0]):
-                self.store.warn(said)
             self.made += len(own)
         self.current = ()
 

@@ -13,7 +13,10 @@ from ..linalg import cg
 from .base import Minimizer, Search, capped
 
 SMALL = 8
-"""Up to so many residuals a pseudo-inverse costs no more than a factorisation."""
+"""Up to so many residuals eigenvalues cost no more than a factorisation."""
+
+ROUNDING = 32.0
+"""The relative error of a gradient, in units of the precision."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,12 @@ class GaussNewton(Minimizer):
         # a member with a non-finite Jacobian gets a non-finite step, which `capped` drops
         bad = ~(J.isfinite().all(dim=2).all(dim=1) & r.isfinite().all(dim=1))
         J, r = J.masked_fill(bad[:, None, None], 0.0), r.masked_fill(bad[:, None], 0.0)
-        gram = J @ J.mT
         damping = self._damping(r, (J.mT @ r[..., None]).squeeze(-1)) + search.proximity
         if search.proximity:
             offset = search.offset().detach().double()
             r = r - (J @ offset[..., None]).squeeze(-1)
-        gram = gram + damping[:, None, None] * torch.eye(m, dtype=r.dtype, device=r.device)
-        v = solved(gram, r[..., None])
+        rounding = ROUNDING * torch.finfo(search.x.dtype).eps
+        v = solved(J @ J.mT, damping, r, rounding)[..., None]
         step = (offset + (J.mT @ v).squeeze(-1)).masked_fill(bad[:, None], torch.nan)
         return step.reshape(search.x.shape).to(search.x.dtype)
 
@@ -127,15 +129,32 @@ class GaussNewton(Minimizer):
         return self.damping * J_r.square().sum(dim=1) / squares
 
 
-def solved(gram: Tensor, r: Tensor) -> Tensor:
-    """Solves positive semi-definite systems, with shapes (B, m, m) and (B, m, 1), by least squares
-    where dependent constraints make one singular."""
-    if gram.shape[1] <= SMALL:
-        return torch.linalg.pinv(gram, hermitian=True) @ r
-    # a factorisation costs a tenth of the eigenvalues, and is refused where it fails
-    L, failed = torch.linalg.cholesky_ex(gram)
-    v = torch.cholesky_solve(r, L)
-    rows = (failed > 0) | ~v.isfinite().flatten(start_dim=1).all(dim=1)
+def solved(gram: Tensor, damping: Tensor, r: Tensor, rounding: float) -> Tensor:
+    r"""Solves :math:`(J J^\top + \lambda I) v = r` for each sample, where dependent residuals make
+    :math:`J J^\top` singular by least squares.
+
+    Arguments:
+        gram: The matrices :math:`J J^\top`, with shape (B, m, m).
+        damping: The dampings :math:`\lambda`, with shape (B).
+        r: The residuals, with shape (B, m).
+        rounding: The relative error of :math:`J`. Directions in which it is no longer than that
+            are left out: a step in them would be noise.
+    """
+    m = gram.shape[1]
+    rtol = max(rounding**2, m * torch.finfo(gram.dtype).eps)
+    v, rows = torch.empty_like(r), torch.ones_like(r[:, 0], dtype=torch.bool)
+    if (
+        m > SMALL
+    ):  # a factorisation costs a tenth of the eigenvalues, and shows where it will not do
+        one = torch.eye(m, dtype=gram.dtype, device=gram.device)
+        L, failed = torch.linalg.cholesky_ex(gram + damping[:, None, None] * one)
+        v = torch.cholesky_solve(r[..., None], L)[..., 0]
+        pivots = L.diagonal(dim1=1, dim2=2).square()
+        rows = (failed > 0) | ~v.isfinite().all(dim=1)
+        rows |= pivots.amin(dim=1) <= m * (damping + rtol * pivots.amax(dim=1))
     if rows.any():
-        v[rows] = torch.linalg.pinv(gram[rows], hermitian=True) @ r[rows]
+        values, turn = torch.linalg.eigh(gram[rows])
+        inverse = 1 / (values + damping[rows, None])
+        inverse = inverse.where(values > rtol * values[:, -1:], 0.0)
+        v[rows] = (turn * inverse[:, None] @ turn.mT @ r[rows, :, None])[..., 0]
     return v

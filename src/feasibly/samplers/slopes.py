@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ..linalg import eigh
+from ..minimizers.base import finite
 from .normals import positive
 
 LARGE = 2**21  # numbers: arithmetic on larger tensors takes longer than on several of this size
@@ -118,6 +120,23 @@ class Common(NamedTuple):
             mean = (known * self.basis).sum() / len(self.basis)
             found[nearest == k] = shares @ known + mean * (some - shares @ self.basis)
         return found
+
+
+def independent(J: Tensor) -> int:
+    """Returns how many rows of derivatives, with shape (B, m, D), are independent, at the state
+    where they are the most; at least one."""
+    J = torch.nn.functional.normalize(J[finite(J)], dim=2)
+    squares, _ = eigh(J @ J.mT)
+    return max([1, *(squares > DEPENDENT * squares[:, -1:]).sum(dim=1).tolist()])
+
+
+def reached(J: Tensor, rank: int) -> Tensor:
+    """Returns an orthonormal basis of what a change of a sample can change values by, as columns
+    with shape (B, m, r), given their derivatives, with shape (B, m, D)."""
+    unit = J.norm(dim=2, keepdim=True)  # in which a value's slope is one
+    J = J / unit.where(unit > 0, 1.0)
+    _, turn = eigh(J @ J.mT)
+    return torch.linalg.qr((unit * turn[:, :, -rank:]).nan_to_num())[0]
 
 
 def spanned(J: Tensor, most: int) -> Tensor:

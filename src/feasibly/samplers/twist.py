@@ -26,8 +26,10 @@ from .slopes import (
     Slopes,
     blocks,
     followed,
+    independent,
     mapped,
     products,
+    reached,
     rows,
     spanned,
     whitened,
@@ -89,6 +91,26 @@ class Seen(NamedTuple):
     J: Tensor | None = None
     VJ: Tensor | None = None
     kept: Tensor | None = None
+
+    def along(self, basis: Tensor, fixed: Tensor) -> Self:
+        """Returns it with the gaps of the values that have targets, which are marked, along an
+        orthonormal basis only, with shape (B, m, r)."""
+        g = self.values
+        assert g is not None
+        others = torch.eye(len(fixed)).to(g.values)[~fixed].expand(len(basis), -1, -1)
+        turn = basis.new_zeros((len(basis), basis.shape[2], len(fixed)))
+        turn[:, :, fixed] = basis.mT
+        turn = torch.cat([turn, others], dim=1)
+
+        def turned(part: Tensor | None, both: bool = False) -> Tensor | None:
+            return None if part is None else turn @ part @ turn.mT if both else turn @ part
+
+        zero = torch.zeros_like(basis[:, 0])
+        bounds = (torch.cat([zero, part[:, ~fixed]], dim=1) for part in g[1:] if part is not None)
+        gap = torch.where(fixed, g.values - g.lower, g.values)
+        values = Intervals((turn @ gap[..., None])[..., 0], *bounds)
+        curved, J, VJ = turned(self.curved, both=True), turned(self.J), turned(self.VJ)
+        return self._replace(values=values, curved=curved, J=J, VJ=VJ)
 
     @property
     def size(self) -> int:
@@ -159,6 +181,7 @@ class Guide:
                 return self._told_alike(whole, rows[0], t, known)
             VJ = [known.of(J, one.x_0) for J, one in zip(rows, seen, strict=True)]
             parts = [(one._replace(VJ=each), None) for one, each in zip(seen, VJ, strict=True)]
+        parts = self._independent(parts)
         # arithmetic on all at once is faster, unless it is large: then in the denoiser's batches
         if sum(seen.size for seen, _ in parts) <= LARGE:
             parts = [together(parts)]
@@ -236,6 +259,31 @@ class Guide:
         x_0, QV = x_0[chosen].flatten(start_dim=1).double(), torch.cat(found)
         good = finite(QV)
         return Common(x_0[good], basis, QV[good]) if good.any() else Common(x_0, basis, QV)
+
+    def _independent(
+        self, parts: list[tuple[Seen, Slopes | None]]
+    ) -> list[tuple[Seen, Slopes | None]]:
+        r"""Returns what is seen in no more values with targets than are independent.
+
+        If there are more residual components :math:`r` than independent ones, as those of many
+        sensors of few unknowns, a sample can make :math:`r` vanish only along the range of its
+        Jacobian :math:`J`. Across it :math:`r` tells nothing, whether it vanishes where samples
+        end, or components contradict each other. Where :math:`r` is least, its part along the
+        range is zero.
+        """
+        first, _ = parts[0]
+        if self._is_same or first.values is None or first.J is None:
+            return parts
+        g = first.values
+        fixed = ((g.lower == g.upper) & (g.variance == 0))[0]
+        rank = independent(first.J[:STATES, fixed])
+        if rank >= fixed.sum():
+            return parts
+        return [
+            (seen.along(reached(seen.J[:, fixed], rank), fixed), last)
+            for seen, last in parts
+            if seen.J is not None
+        ]
 
     def _derivatives(self, values: Tensor, z: Tensor) -> Tensor:
         """Returns the derivatives of values at samples, with shape (B, m, D); of linear ones once
