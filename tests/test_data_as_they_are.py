@@ -86,6 +86,7 @@ def test_a_mean_far_from_zero_does_not_stay_in_the_samples(known):
     assert (free.mean(dim=0) - 300).abs().max() < 3
 
 
+@pytest.mark.slow
 def test_conditions_may_shift_the_mean():
     """Of members by themselves; half of them are shifted by thirty standard deviations."""
     shift = torch.tensor([0.0, 300.0]).repeat_interleave(128)[:, None]
@@ -132,6 +133,7 @@ def test_a_channel_below_the_lowest_noise_is_refused_or_warned_of():
     assert any("in channel 1" in s for s in feasibly.plan(denoiser, law, (2, 8)).remarks)
 
 
+@pytest.mark.slow
 def test_a_small_channel_does_not_hide_behind_a_large_one():
     """The network leaves 0.02 in a channel of 0.01, beside one of 1."""
     std = torch.tensor([1.0, 0.01])

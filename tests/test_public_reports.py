@@ -474,19 +474,30 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+LONG = (  # each with another of its kind
+    "a small channel of a flow, with data",
+    "a small channel, reached",
+    "an angle",
+    "complex, Linear",
+    "leaky",
+    "linear rows",
+    "masked rows",
+    "mean -40 with data",
+    "where",
+)
+
+
+def marked(cases):
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in cases]
+
+
+@pytest.mark.parametrize("name", marked(FAULTS))
 def test_with_a_fault_samples_are_right_or_the_cause_is_named(name):
     make, words = FAULTS[name]
     check(make(), words)
 
 
-# the twins of those that are most alike, of which one of each kind is quick
-LONG = ("leaky", "an angle", "a small channel, reached", "masked rows", "linear rows")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in TWINS]
-)
+@pytest.mark.parametrize("name", marked(TWINS))
 def test_without_it_samples_are_right_and_nothing_is_said(name):
     check(TWINS[name]())
 

@@ -445,6 +445,7 @@ def test_a_denoiser_with_conditions_of_its_own_for_members_is_refused():
         feasibly.audit(Conditional(), SUM, (D,), methods=("ppr",), truths=16, members=2)
 
 
+@pytest.mark.slow
 def test_the_page_says_what_each_picture_means(tmp_path, quick):
     found = audit(Exact(width=0.5))
     found.save_html(tmp_path / "new" / "audit.html")

@@ -22,11 +22,24 @@ from tests.helpers import on, sampled
 DEVICE = os.environ.get("FEASIBLY_DEVICE", "cpu")
 METHODS = ("auto", "ppr", "calibrated")
 PAIRS = [(m, p) for p in zoo.PROBLEMS for m in METHODS if (m, p) != ("ppr", "noise")]
-# which take seconds, and of which there is another of the kind
-SLOW = dict.fromkeys(
-    ("TransformerEncoder, norm first", "LSTM, both ways", "graph, scatter_reduce", "compiled"),
-    pytest.mark.slow,
+ALIKE = (  # each with another, but for the last, which takes seconds
+    "attention, math",
+    "attention, flash",
+    "attention, causal",
+    "TransformerEncoder, norm first",
+    "LSTM, both ways",
+    "GRU",
+    "graph, scatter_reduce",
+    "checkpoints, reentrant",
+    "custom Function, once differentiable",
+    "weight norm, old",
+    "returns a dict",
+    "returns a dataclass",
+    "traced",
+    "float16 weights",
+    "compiled",
 )
+SLOW = dict.fromkeys(ALIKE, pytest.mark.slow)
 QUICK = [pair for pair in PAIRS if "auto" not in pair]
 ONE_EACH = [
     pytest.param(name, *pair, marks=SLOW.get(name, ()))

@@ -89,9 +89,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning"),
     pytest.mark.filterwarnings("ignore::feasibly.errors.CalibrationWarning"),
 ]
-# a second variant of a method, after a comma, is a slow test
+# a second variant of a method, after a comma, is a slow test, as is one of PPR for its ablation
+SLOW = {name for name in METHODS if ", " in name or name in ABLATION_NAMES}
 every_method = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (", " in n)) for n in METHODS]
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in METHODS]
 )
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 OUTPUTS = ("state", "denoised", "projected")

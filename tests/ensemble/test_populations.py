@@ -62,6 +62,7 @@ def test_a_store_that_grows_keeps_its_populations(path):
     same(values(path), expected)
 
 
+@pytest.mark.slow
 def test_two_processes_sample_populations_whole(tmp_path, whole):
     expected = values(whole.store.path)
     both = [

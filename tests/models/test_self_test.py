@@ -145,6 +145,7 @@ def of_schedule(schedule):
     return known
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trained", "declared", "kind"),
     [("VP", "SubVP", kind) for kind in ("x0", "eps", "velocity")]

@@ -190,6 +190,7 @@ def test_free_directions_follow_their_recursion(name):
     assert abs(free.mean().item()) < 5 * math.sqrt(line.variance / free.numel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHITE)
 def test_residuals_are_as_small_as_the_method_can(name):
     method, _, largest = WHITE[name]

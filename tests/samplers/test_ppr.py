@@ -21,7 +21,11 @@ UNREACHABLE = Equality(lambda x: x.square().sum(dim=1) + 1, tolerance=1e-6)
 
 @pytest.mark.parametrize(
     "minimize",
-    [GaussNewton(steps=4), LBFGS(steps=8), LBFGS(steps=8, line_search=False)],
+    [
+        GaussNewton(steps=4),
+        pytest.param(LBFGS(steps=8), marks=pytest.mark.slow),
+        LBFGS(steps=8, line_search=False),
+    ],
     ids=["gauss-newton", "l-bfgs", "l-bfgs without line search"],
 )
 @pytest.mark.filterwarnings("ignore::feasibly.errors.InfeasibleWarning")
