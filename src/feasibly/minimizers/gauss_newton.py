@@ -37,6 +37,9 @@ class GaussNewton(Minimizer):
     :math:`x \gets x_s - J^\top (J J^\top + (\lambda + p) I)^{-1} (r - J (x - x_s))`, from the
     start :math:`x_s`.
 
+    Combinations of rows of :math:`J` that vanish but for rounding are left out, if :math:`J` is
+    formed. So dependent residuals that contradict each other end at their least squares.
+
     Iterates are not forced to descend, so that a member can leave a local minimum of
     :math:`\|r\|` with :math:`r \neq 0`; the best one is returned.
 

@@ -69,6 +69,10 @@ class SMC(Method):
     with :math:`p` the unconditional step and :math:`q` the moved one. The particles of a
     trajectory are resampled if their effective sample size falls below a half.
 
+    If some residual components depend on others, as those of many sensors of few unknowns,
+    :math:`r` and :math:`J` are first projected onto the range of :math:`J`. Across it no sample
+    changes :math:`r`. If the components contradict each other, this asks for the least violation.
+
     With `spacing="noise"` half of the steps are uniform in :math:`\log \sigma / \alpha`. The other
     half have a Cauchy distribution of scale one around the logarithm of `levels.spread`. Modes
     separate near that level, so that longer steps bias their weights.
@@ -110,8 +114,8 @@ class SMC(Method):
     variance given the constraint too, as for normal values; see
     :mod:`feasibly.samplers.principal`. A move into inequalities is added to it.
 
-    The target is the prior restricted to :math:`\|r\| \leq \epsilon`, with
-    :math:`\epsilon \to 0`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
+    The target is the prior restricted to :math:`\|r\| \leq \epsilon`, in the limit of the least
+    :math:`\epsilon`, as for :class:`CalibratedPPR <feasibly.samplers.CalibratedPPR>`.
 
     References:
         | Practical and Asymptotically Exact Conditional Sampling in Diffusion Models (Wu et al.,
