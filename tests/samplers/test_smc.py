@@ -1170,6 +1170,12 @@ WEIGHED = {
     "curved": CURVE,
     "targets": EachMember(Linear(torch.eye(D)[:2].double(), torch.zeros(2), 1e-8), TARGETS),
     "curved targets": EachMember(Equality(lambda x: x[:, :2].sinh(), tolerance=1e-8), TARGETS),
+    "dependent, and a bound": Composite(
+        [
+            Equality(lambda x: torch.cat([x[:, :2].sinh(), 30 * x[:, :2].sinh() - 1], dim=1), 10),
+            Inequality(lambda x: x[:, 2:3] - 1, 1e-8),
+        ]
+    ),
     "14 inequalities": Inequality(
         lambda x: torch.cat([x[:, 1:] - 1, x.sin(), x.square() - 2, x[:, 1:] ** 3], dim=1), 1e-8
     ),

@@ -276,7 +276,9 @@ class Guide:
             return parts
         g = first.values
         fixed = ((g.lower == g.upper) & (g.variance == 0))[0]
-        rank = independent(first.J[:STATES, fixed])
+        # the same states, whatever the parts
+        some = [seen.J[:STATES, fixed] for seen, _ in parts[:STATES] if seen.J is not None]
+        rank = independent(torch.cat(some)[:STATES])
         if rank >= fixed.sum():
             return parts
         return [
