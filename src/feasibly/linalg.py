@@ -1,6 +1,17 @@
 """Matrix-free linear algebra, batched per sample."""
 
-__all__ = ["Root", "Solution", "cg", "eigh", "extremes", "gmres", "least_squares", "square_root"]
+__all__ = [
+    "Root",
+    "Solution",
+    "cg",
+    "dependent",
+    "eigh",
+    "extremes",
+    "gmres",
+    "least_squares",
+    "range_of",
+    "square_root",
+]
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -311,3 +322,39 @@ def eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     good = A.isfinite().all(dim=2, keepdim=True).all(dim=1, keepdim=True)
     values, vectors = torch.linalg.eigh(torch.where(good, A, 0.0))
     return values.where(good[:, 0], torch.nan), vectors.where(good, torch.nan)
+
+
+def dependent(gram: Tensor, rtol: float) -> Tensor:
+    """Returns which samples have rows that depend on others, or are zero, with shape (B).
+
+    Arguments:
+        gram: The rows' inner products, with shape (B, m, m).
+        rtol: The squared length of a combination of rows that counts as zero, in units of rows.
+    """
+    even, _ = _evened(gram)
+    one = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
+    return torch.linalg.cholesky_ex(even - rtol * one).info > 0
+
+
+def range_of(gram: Tensor, rtol: float) -> Tensor:
+    r"""Returns an orthonormal basis of the range of a matrix :math:`J`, as columns with shape
+    (B, m, m), the first of which are zero where the rank is less than m.
+
+    Arguments:
+        gram: The products :math:`J J^\top`, with shape (B, m, m).
+        rtol: As of :func:`dependent`, relative to the largest eigenvalue.
+    """
+    even, unit = _evened(gram)
+    squares, turn = eigh(even)
+    kept = squares > rtol * squares[:, -1:]
+    spanning = turn * kept[:, None] * unit[..., None]
+    _, basis = eigh(spanning @ spanning.mT)
+    missing = gram.shape[1] - kept.sum(dim=1, keepdim=True)
+    return basis * (torch.arange(gram.shape[1], device=gram.device) >= missing)[:, None]
+
+
+def _evened(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns inner products of rows of length one, and the rows' lengths, one for zero."""
+    unit = gram.diagonal(dim1=1, dim2=2).sqrt()
+    unit = unit.where(unit > 0, 1.0)
+    return gram / unit[:, None] / unit[..., None], unit

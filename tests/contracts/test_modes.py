@@ -46,7 +46,6 @@ A, Y = zoo.ROWS[:10].float(), (zoo.ROWS[:10] @ zoo.TRUTH).float()
 
 
 @cache
-@cache
 def sampled(method, mode):
     denoiser = zoo.denoiser("TransformerEncoder")
     with MODES[mode]():

@@ -9,11 +9,8 @@ import torch
 from torch import Tensor
 
 from ..derivatives import Jacobian
-from ..linalg import cg
+from ..linalg import cg, dependent, range_of
 from .base import Minimizer, Search, capped
-
-SMALL = 8
-"""Up to so many residuals eigenvalues cost no more than a factorisation."""
 
 ROUNDING = 32.0
 """The relative error of a gradient, in units of the precision."""
@@ -37,8 +34,8 @@ class GaussNewton(Minimizer):
     :math:`x \gets x_s - J^\top (J J^\top + (\lambda + p) I)^{-1} (r - J (x - x_s))`, from the
     start :math:`x_s`.
 
-    Combinations of rows of :math:`J` that vanish but for rounding are left out, if :math:`J` is
-    formed. So dependent residuals that contradict each other end at their least squares.
+    With at most `dense` residuals, combinations of rows of :math:`J` that vanish but for rounding
+    are left out. So dependent residuals that contradict each other end at their least squares.
 
     Iterates are not forced to descend, so that a member can leave a local minimum of
     :math:`\|r\|` with :math:`r \neq 0`; the best one is returned.
@@ -140,24 +137,18 @@ def solved(gram: Tensor, damping: Tensor, r: Tensor, rounding: float) -> Tensor:
         gram: The matrices :math:`J J^\top`, with shape (B, m, m).
         damping: The dampings :math:`\lambda`, with shape (B).
         r: The residuals, with shape (B, m).
-        rounding: The relative error of :math:`J`. Directions in which it is no longer than that
-            are left out: a step in them would be noise.
+        rounding: The relative error of :math:`J`. Combinations of rows that are no longer than
+            that, in units of rows, are left out: a step along them would be noise.
     """
     m = gram.shape[1]
     rtol = max(rounding**2, m * torch.finfo(gram.dtype).eps)
-    v, rows = torch.empty_like(r), torch.ones_like(r[:, 0], dtype=torch.bool)
-    if (
-        m > SMALL
-    ):  # a factorisation costs a tenth of the eigenvalues, and shows where it will not do
-        one = torch.eye(m, dtype=gram.dtype, device=gram.device)
-        L, failed = torch.linalg.cholesky_ex(gram + damping[:, None, None] * one)
-        v = torch.cholesky_solve(r[..., None], L)[..., 0]
-        pivots = L.diagonal(dim1=1, dim2=2).square()
-        rows = (failed > 0) | ~v.isfinite().all(dim=1)
-        rows |= pivots.amin(dim=1) <= m * (damping + rtol * pivots.amax(dim=1))
-    if rows.any():
-        values, turn = torch.linalg.eigh(gram[rows])
-        inverse = 1 / (values + damping[rows, None])
-        inverse = inverse.where(values > rtol * values[:, -1:], 0.0)
-        v[rows] = (turn * inverse[:, None] @ turn.mT @ r[rows, :, None])[..., 0]
-    return v
+    one = torch.eye(m, dtype=gram.dtype, device=gram.device)
+    L, failed = torch.linalg.cholesky_ex(gram + damping[:, None, None] * one)
+    v = torch.cholesky_solve(r[..., None], L)
+    some = dependent(gram, m * rtol) | (failed > 0)
+    if some.any():
+        basis = range_of(gram[some], rtol)
+        missing = torch.diag_embed((basis == 0).all(dim=1).to(gram))
+        inner = basis.mT @ gram[some] @ basis + damping[some, None, None] * one + missing
+        v[some] = basis @ torch.linalg.solve(inner, basis.mT @ r[some, :, None])
+    return v[..., 0]

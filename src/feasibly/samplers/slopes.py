@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ..linalg import eigh
-from ..minimizers.base import finite
+from ..linalg import dependent, eigh, range_of
 from .normals import positive
 
 LARGE = 2**21  # numbers: arithmetic on larger tensors takes longer than on several of this size
@@ -122,21 +121,30 @@ class Common(NamedTuple):
         return found
 
 
-def independent(J: Tensor) -> int:
-    """Returns how many rows of derivatives, with shape (B, m, D), are independent, at the state
-    where they are the most; at least one."""
-    J = torch.nn.functional.normalize(J[finite(J)], dim=2)
-    squares, _ = eigh(J @ J.mT)
-    return max([1, *(squares > DEPENDENT * squares[:, -1:]).sum(dim=1).tolist()])
+def across(J: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
+    r"""Returns the covariance that a residual is given across the range of its Jacobian, with
+    shape (B, m, m), and half the logarithm of its determinant there, with shape (B).
 
+    If components depend on others, a change of a sample changes the residual along the range of
+    :math:`J` alone, to first order. Its part across is small where components agree, and their
+    contradiction where they do not. This part is taken as no more precise than white noise of the
+    sample allows, :math:`\sigma^2 P D^2 P`, with :math:`P` the projection across the range and
+    :math:`D` the lengths of the rows. It is zero if all are independent.
 
-def reached(J: Tensor, rank: int) -> Tensor:
-    """Returns an orthonormal basis of what a change of a sample can change values by, as columns
-    with shape (B, m, r), given their derivatives, with shape (B, m, D)."""
-    unit = J.norm(dim=2, keepdim=True)  # in which a value's slope is one
-    J = J / unit.where(unit > 0, 1.0)
-    _, turn = eigh(J @ J.mT)
-    return torch.linalg.qr((unit * turn[:, :, -rank:]).nan_to_num())[0]
+    Arguments:
+        J: The Jacobian, with shape (B, m, D).
+        sigma: The noise level.
+    """
+    gram = J @ J.mT
+    squares = gram.diagonal(dim1=1, dim2=2)
+    if not (dependent(gram, DEPENDENT) & (squares > 0).sum(dim=1).gt(1)).any():
+        return torch.zeros_like(gram), torch.zeros_like(squares[:, 0])
+    basis = range_of(gram, DEPENDENT)
+    rest = torch.eye(J.shape[1]).to(gram) - basis @ basis.mT
+    found = sigma**2 * (rest * squares[:, None] @ rest)
+    values, _ = eigh(found)
+    least = DEPENDENT**2 * sigma**2 * squares.amax(dim=1, keepdim=True)
+    return found, values.where(values > least, 1.0).log().sum(dim=1) / 2
 
 
 def spanned(J: Tensor, most: int) -> Tensor:

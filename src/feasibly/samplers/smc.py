@@ -70,8 +70,9 @@ class SMC(Method):
     trajectory are resampled if their effective sample size falls below a half.
 
     If some residual components depend on others, as those of many sensors of few unknowns,
-    :math:`r` and :math:`J` are first projected onto the range of :math:`J`. Across it no sample
-    changes :math:`r`. If the components contradict each other, this asks for the least violation.
+    :math:`S` gets the covariance :math:`\sigma_t^2 / \alpha_t^2 \, P D^2 P` across the range of
+    :math:`J`, which is left out of the normalisation of :math:`h`; :math:`P` is the projection
+    across the range, and :math:`D` has the lengths of the rows of :math:`J`.
 
     With `spacing="noise"` half of the steps are uniform in :math:`\log \sigma / \alpha`. The other
     half have a Cauchy distribution of scale one around the logarithm of `levels.spread`. Modes

@@ -24,12 +24,11 @@ from .slopes import (
     LARGE,
     Common,
     Slopes,
+    across,
     blocks,
     followed,
-    independent,
     mapped,
     products,
-    reached,
     rows,
     spanned,
     whitened,
@@ -91,26 +90,6 @@ class Seen(NamedTuple):
     J: Tensor | None = None
     VJ: Tensor | None = None
     kept: Tensor | None = None
-
-    def along(self, basis: Tensor, fixed: Tensor) -> Self:
-        """Returns it with the gaps of the values that have targets, which are marked, along an
-        orthonormal basis only, with shape (B, m, r)."""
-        g = self.values
-        assert g is not None
-        others = torch.eye(len(fixed)).to(g.values)[~fixed].expand(len(basis), -1, -1)
-        turn = basis.new_zeros((len(basis), basis.shape[2], len(fixed)))
-        turn[:, :, fixed] = basis.mT
-        turn = torch.cat([turn, others], dim=1)
-
-        def turned(part: Tensor | None, both: bool = False) -> Tensor | None:
-            return None if part is None else turn @ part @ turn.mT if both else turn @ part
-
-        zero = torch.zeros_like(basis[:, 0])
-        bounds = (torch.cat([zero, part[:, ~fixed]], dim=1) for part in g[1:] if part is not None)
-        gap = torch.where(fixed, g.values - g.lower, g.values)
-        values = Intervals((turn @ gap[..., None])[..., 0], *bounds)
-        curved, J, VJ = turned(self.curved, both=True), turned(self.J), turned(self.VJ)
-        return self._replace(values=values, curved=curved, J=J, VJ=VJ)
 
     @property
     def size(self) -> int:
@@ -181,7 +160,6 @@ class Guide:
                 return self._told_alike(whole, rows[0], t, known)
             VJ = [known.of(J, one.x_0) for J, one in zip(rows, seen, strict=True)]
             parts = [(one._replace(VJ=each), None) for one, each in zip(seen, VJ, strict=True)]
-        parts = self._independent(parts)
         # arithmetic on all at once is faster, unless it is large: then in the denoiser's batches
         if sum(seen.size for seen, _ in parts) <= LARGE:
             parts = [together(parts)]
@@ -260,33 +238,6 @@ class Guide:
         good = finite(QV)
         return Common(x_0[good], basis, QV[good]) if good.any() else Common(x_0, basis, QV)
 
-    def _independent(
-        self, parts: list[tuple[Seen, Slopes | None]]
-    ) -> list[tuple[Seen, Slopes | None]]:
-        r"""Returns what is seen in no more values with targets than are independent.
-
-        If there are more residual components :math:`r` than independent ones, as those of many
-        sensors of few unknowns, a sample can make :math:`r` vanish only along the range of its
-        Jacobian :math:`J`. Across it :math:`r` tells nothing, whether it vanishes where samples
-        end, or components contradict each other. Where :math:`r` is least, its part along the
-        range is zero.
-        """
-        first, _ = parts[0]
-        if self._is_same or first.values is None or first.J is None:
-            return parts
-        g = first.values
-        fixed = ((g.lower == g.upper) & (g.variance == 0))[0]
-        # the same states, whatever the parts
-        some = [seen.J[:STATES, fixed] for seen, _ in parts[:STATES] if seen.J is not None]
-        rank = independent(torch.cat(some)[:STATES])
-        if rank >= fixed.sum():
-            return parts
-        return [
-            (seen.along(reached(seen.J[:, fixed], rank), fixed), last)
-            for seen, last in parts
-            if seen.J is not None
-        ]
-
     def _derivatives(self, values: Tensor, z: Tensor) -> Tensor:
         """Returns the derivatives of values at samples, with shape (B, m, D); of linear ones once
         for all."""
@@ -311,13 +262,20 @@ class Guide:
         centre, lower, upper, variance = values
         assert variance is not None
         noise, fixed, normal = torch.diag_embed(variance), (lower == upper)[0], None
+        spare = torch.zeros_like(centre[:, 0])
+        if not self._is_same:
+            exact = (lower == upper) & (variance == 0)
+            more, spare = across(torch.where(exact[..., None], J, 0.0), sigma)
+            noise = noise + more
         if self._is_normal(fixed):
             some = slice(None) if fixed.all() else fixed
             frame = whitened(J[:, some], VJ[:, some], FLOOR * sigma**2)
             errors = (noise + curved)[:, some][:, :, some]
             normal = principal(frame, VJ[:, some], (centre - lower)[:, some], errors)
             if fixed.all():
-                log_h = torch.where(good, normal.log_h, -math.inf)
+                # the part across the range has a likelihood, and no density
+                log_h = (normal.log_h + spare).nan_to_num(-math.inf, neginf=-math.inf)
+                log_h = torch.where(good, log_h, -math.inf)
                 return Twist(x_0, torch.zeros_like(x_0), log_h, normal, now._replace(frame=frame))
         S = J @ VJ.mT + noise
         S = (S + S.mT) / 2
@@ -330,7 +288,7 @@ class Guide:
         firm = positive(S, FLOOR * sigma**2)
         freedom = None if self.constraint.linear else tails(firm, curved)
         found = inside(centre, firm, lower, upper, freedom)
-        log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1)
+        log_h = found.log_h - torch.where(lower == upper, unit, 1.0).log().sum(dim=1) + spare
         if not fixed.all():
             firm = positive(S, RIDGE * sigma**2)
         gap = torch.linalg.solve(firm, (found.mean - centre)[..., None])
