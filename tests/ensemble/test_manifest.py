@@ -93,7 +93,7 @@ def test_no_change_of_a_bit_goes_unseen(file):
 
 
 FUZZ = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -1122,7 +1122,7 @@ def test_components_that_follow_from_others_tell_nothing():
     curve = lambda x: x[:, 0].exp() + x[:, 1] - 1  # noqa: E731
     alone = law(lambda x: curve(x)[:, None])
     twice = law(lambda x: torch.stack([curve(x), 3e2 * curve(x), curve(x)], dim=1))
-    t, x_t = double(0.5), randn(50, 3)  # without the noises by which curvature is told
+    t, x_t = double(0.5), randn(50, 3)  # without the noises from which curvature is estimated
     one, two = (guide.twist(x_t, t) for guide in (alone, twice))
     apart = one.log_h - two.log_h
     torch.testing.assert_close(apart, apart[:1].expand(50))

@@ -137,7 +137,8 @@ def across(J: Tensor, sigma: float) -> tuple[Tensor, Tensor]:
     """
     gram = J @ J.mT
     squares = gram.diagonal(dim1=1, dim2=2)
-    if not (dependent(gram, DEPENDENT) & (squares > 0).sum(dim=1).gt(1)).any():
+    flat = torch.diag_embed((squares == 0).to(gram))  # rows of zeros, which add nothing below
+    if not dependent(gram + flat, DEPENDENT).any():
         return torch.zeros_like(gram), torch.zeros_like(squares[:, 0])
     basis = range_of(gram, DEPENDENT)
     rest = torch.eye(J.shape[1]).to(gram) - basis @ basis.mT
